@@ -1,1 +1,1 @@
-"""Commands and files of the host for agents: off until a policy's ``host`` section turns them on."""
+"""Host commands and host files for agents: off until a policy's ``host`` section turns them on."""

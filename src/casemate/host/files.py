@@ -1,4 +1,4 @@
-"""Files beneath the roots that a policy names: found without following any link, read and written whole."""
+"""Host files beneath the roots that a policy names. Links are never followed; a write replaces the whole file."""
 
 from __future__ import annotations
 
@@ -19,18 +19,16 @@ from casemate.sessions.files import FileInfo, info_of
 from casemate.supervisor.trees.walk import open_beneath, status_of
 from casemate.workspace.text import MOST_BYTES, TextDiffs
 
-MOST_READ = 16 << 20  # bytes that one answer has
-MOST_COPY = 1 << 30  # bytes of one file that is copied
-_MOST_ENTRIES = 1000  # of a folder that is listed
+MOST_READ = 16 << 20  # bytes of one answer
+MOST_COPY = 1 << 30  # bytes of a file that is copied or written
+_MOST_ENTRIES = 1000  # of a listed folder
 _OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
 @dataclass(frozen=True, slots=True)
 class HostPlace:
-    """Where a path leads: ``names`` beneath ``root``."""
-
     root: HostRoot
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # beneath it
 
     @property
     def path(self) -> str:
@@ -38,8 +36,8 @@ class HostPlace:
 
 
 def find_place(terms: HostTerms | None, path: str, *, write: bool = False, argument: str = "path") -> HostPlace:
-    """The place that ``path`` names. Raises ``Denied`` where no root has it or it may not be written there, and
-    ``InvalidArgument`` for what is no canonical absolute path."""
+    """Find the root of ``path``. Raises ``Denied`` if it is beneath none or may not be written, and ``InvalidArgument``
+    if it is not a canonical absolute path."""
     roots = terms.roots if terms else ()
     if not roots:
         raise Denied(
@@ -74,8 +72,7 @@ def _check_write(place: HostPlace) -> None:
 
 @contextlib.contextmanager
 def _folder_of(place: HostPlace, names: tuple[str, ...]) -> Iterator[int]:
-    """A descriptor of a folder beneath the root. Raises ``InvalidArgument``, and ``Unavailable`` where there is no
-    room."""
+    """Open a folder beneath the root. Raises ``InvalidArgument``, and ``Unavailable`` if the disk is full or fails."""
     try:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         with hold(os.open(place.root.path, flags)) as root, hold(open_beneath(root, names)) as folder:
@@ -89,7 +86,7 @@ def _folder_of(place: HostPlace, names: tuple[str, ...]) -> Iterator[int]:
 
 @contextlib.contextmanager
 def open_file(place: HostPlace) -> Iterator[int]:
-    """A descriptor of a regular file, to be read. Raises ``InvalidArgument``."""
+    """Open a regular file for reading. Raises ``InvalidArgument``."""
     if not place.names:
         raise InvalidArgument("path", f"{place.path} is a folder; name a file in it")
     with _folder_of(place, place.names[:-1]) as folder:
@@ -101,14 +98,14 @@ def open_file(place: HostPlace) -> Iterator[int]:
 
 
 def read(place: HostPlace, offset: int, most: int) -> bytes:
-    """Bytes of a file from ``offset`` on, at most ``most``. Raises ``InvalidArgument``."""
+    """Return at most ``most`` bytes of a file from ``offset`` on. Raises ``InvalidArgument``."""
     with open_file(place) as fd:
         os.lseek(fd, offset, os.SEEK_SET)
         return b"".join(pieces_of(fd, most))
 
 
 def list_folder(place: HostPlace) -> list[FileInfo]:
-    """What is in a folder, by name. Raises ``InvalidArgument``."""
+    """List a folder, sorted by name. Raises ``InvalidArgument``."""
     with _folder_of(place, place.names) as folder:
         names = sorted(os.listdir(folder))
         if len(names) > _MOST_ENTRIES:
@@ -122,7 +119,7 @@ def list_folder(place: HostPlace) -> list[FileInfo]:
 
 
 def _look(fd: int) -> tuple[str, int, bytes]:
-    """SHA-256, size and beginning of what a descriptor has, which is at its beginning again then."""
+    """Return SHA-256, size and beginning of an open file, and rewind it."""
     os.lseek(fd, 0, os.SEEK_SET)
     hashed = Hashed(pieces_of(fd, MOST_COPY + 1))
     size = sum(map(len, hashed))
@@ -133,7 +130,7 @@ def _look(fd: int) -> tuple[str, int, bytes]:
 
 
 def _look_there(place: HostPlace) -> tuple[str, int, bytes]:
-    """The same of the file at ``place``; an empty digest where none is. Raises ``InvalidArgument``."""
+    """Do the same for the file at ``place``; the digest is empty if there is none. Raises ``InvalidArgument``."""
     with _folder_of(place, place.names[:-1]) as folder:
         if status_of(folder, place.names[-1]) is None:
             return "", 0, b""
@@ -142,8 +139,8 @@ def _look_there(place: HostPlace) -> tuple[str, int, bytes]:
 
 
 def describe_change(place: HostPlace, new: int) -> tuple[dict[str, Any], str]:
-    """What whoever is asked is shown of a file that is to be written (``new``: its content's descriptor), and the
-    digest of what is there now, empty where nothing is. Raises ``InvalidArgument``."""
+    """Return what an approver sees of a write (``new``: a descriptor of the content), and the digest of the current
+    file, empty if there is none. Raises ``InvalidArgument``."""
     digest, size, after = _look(new)
     if size > MOST_COPY:
         raise InvalidArgument("path", f"has more than {MOST_COPY >> 20} MiB, which are the most")
@@ -156,7 +153,7 @@ def describe_change(place: HostPlace, new: int) -> tuple[dict[str, Any], str]:
 
 
 def _diff(before: bytes, after: bytes) -> str:
-    """The difference of two texts, or why it is not shown."""
+    """Return the diff of two texts, or why it is not shown."""
     if max(len(before), len(after)) > MOST_BYTES:
         return f"[not shown: more than {MOST_BYTES >> 10} KiB]"
     found = TextDiffs().compare(before, after)
@@ -166,8 +163,8 @@ def _diff(before: bytes, after: bytes) -> str:
 
 
 def write(place: HostPlace, new: int, expected: str) -> FileInfo:
-    """Put what ``new`` has at ``place``, whole or not at all. ``expected``: the digest of what is there, as of
-    :func:`describe_change`. Raises ``InvalidArgument`` where that is something else now, or it cannot be written."""
+    """Write the content of ``new`` to ``place``, whole or not at all. Raises ``InvalidArgument`` if it cannot be
+    written, or the current file no longer has the digest ``expected`` (from :func:`describe_change`)."""
     name = place.names[-1]
     with _folder_of(place, place.names[:-1]) as folder:
         status = status_of(folder, name)

@@ -1,4 +1,4 @@
-"""``sandbox.host``: commands and files of the host, as far as the policy opens them."""
+"""``sandbox.host``: host commands and host files, as far as the policy opens them."""
 
 from __future__ import annotations
 
@@ -54,38 +54,36 @@ Command = (
 HostPath = Annotated[str, Most(4096)]
 Offset = Annotated[int, Between(0, 2**62)]
 Length = Annotated[int, Between(1, files.MOST_READ)]
-_MOST_KNOWN = 1000  # commands that were asked about, which `access` tells of
-_MOST_AT_ONCE = 16  # commands and writes of one caller that wait or run; its others begin when these are over
+_MOST_KNOWN = 1000  # commands asked about, which `access` shows
+_MOST_AT_ONCE = 16  # commands and writes of one caller that wait or run; further ones queue
 _MOST_SUMMARY = 300  # characters of a command
-_MOST_OF_GIT = 16 << 20  # bytes of a list that git gives of a repository
+_MOST_OF_GIT = 16 << 20  # bytes of git's output about a repository
 
 
 @dataclass(frozen=True, slots=True)
 class HostSurroundings:
-    """What :class:`Host` has of its sandbox. ``record``: what crossed, in a run; ``resolve``: secrets by their names;
-    ``session``: an open one by its id or name; ``workspace``: the folder that programs write in, if any;
-    ``is_direct``: at once; ``why_closed``: why a path is not read, or where the second argument says so not written,
-    though it is in a folder that is open; empty where it is. It may block."""
+    """What :class:`Host` needs of its sandbox."""
 
     namespace: str
     approvals: Callable[[], Approvals]
-    record: Callable[[str, Mapping[str, object]], object]
-    resolve: Callable[[object], Awaitable[Secrets]]
-    session: Callable[[str], Awaitable[Session]]
-    workspace: str | None = None
-    is_direct: bool = False
+    record: Callable[[str, Mapping[str, object]], object]  # a crossing of a run
+    resolve: Callable[[object], Awaitable[Secrets]]  # secrets by name
+    session: Callable[[str], Awaitable[Session]]  # an open session by id or name
+    workspace: str | None = None  # the folder that programs write to, if any
+    is_direct: bool = False  # whether they write to it directly
+    # Why a path in an open folder may not be read, or written if the second argument is true; empty if it may. Blocks.
     why_closed: Callable[[str, bool], str] = lambda _path, _writes: ""
 
 
 class Host:
-    """Commands and files of the host. Nothing is open unless the policy's ``host`` section says so."""
+    """Host commands and host files. Nothing is open unless the policy's ``host`` section opens it."""
 
     def __init__(self, terms: HostTerms | None, surroundings: HostSurroundings) -> None:
         self._terms = terms
         self._of = surroundings
         self._runner = CommandRunner()
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by account
-        self._known: OrderedDict[str, Question] = OrderedDict()  # commands that were asked about, by what is shown
+        self._known: OrderedDict[str, Question] = OrderedDict()  # commands asked about, by their text
 
     async def exec(
         self,
@@ -94,20 +92,20 @@ class Host:
         timeout: float | None = None,  # noqa: ASYNC109 - the command's
         secrets: Sequence[str] = (),
     ) -> HostResult:
-        """Run a command of the host, without any shell, once a rule or somebody has allowed exactly it.
+        """Run a host command without a shell, once a rule or an approver has allowed exactly these words.
 
         Args:
-            command: Its words, or a line of plain words.
-            timeout: Seconds that it may take; the policy's own are the most, and what it has unless given.
+            command: Its words, or one line of plain words.
+            timeout: Time limit in seconds; the policy's limit is the default and the maximum.
             secrets: Names of secrets that it gets as variables.
 
         Returns:
-            What came of it; that it failed, or took too long, is a value.
+            The result, also of a command that failed or timed out.
 
         Raises:
-            InvalidArgument: It is no command that can be run.
-            Denied: It was not allowed, or commands are not open.
-            Unavailable: This machine cannot run it within bounds.
+            InvalidArgument: The command cannot be run.
+            Denied: The command was not allowed, or commands are not open.
+            Unavailable: This machine cannot isolate or start it.
         """
         terms = self._open_terms()
         words = words_of(command)
@@ -150,14 +148,14 @@ class Host:
 
     @operation(audience=Audience.AGENT)
     async def request_access(self, command: Command, *, reason: Reason = "") -> HostAnswer:
-        """Ask for a command ahead, wait for the answer, and give it. An answer is about exactly these words.
+        """Ask for approval of a command in advance, and return the answer. It covers exactly these words.
 
         Args:
             command: Its words, exactly.
-            reason: Shown to whoever decides, as the requester's own words.
+            reason: Shown to the approver as the requester's own words.
 
         Raises:
-            InvalidArgument: It is no command; a wildcard among its words is for rules of the policy.
+            InvalidArgument: It is not a command, or has a wildcard, which only policy rules may have.
             Denied: Commands are not open.
         """
         terms = self._open_terms()
@@ -175,7 +173,7 @@ class Host:
 
     @operation(audience=Audience.AGENT)
     async def access(self) -> HostAccess:
-        """Tell what of the host is open, was allowed or denied, and what waits for an answer."""
+        """Show what of the host is open, what was allowed or denied, and what waits for an answer."""
         terms, approvals = self._terms or HostTerms(), self._of.approvals()
         written = [rule for rule in approvals.rules.rules.written if rule.kind == "host"]
         patterns = {
@@ -201,13 +199,13 @@ class Host:
         """Read a file beneath a folder that the policy names.
 
         Args:
-            path: Absolute; no link in it is followed.
+            path: Absolute path; links in it are not followed.
             offset: Byte to begin at.
-            limit: Bytes at the most, up to 16 MiB.
+            limit: Maximum number of bytes, up to 16 MiB.
 
         Raises:
-            InvalidArgument: It is no such file.
-            Denied: It is in no folder that is open.
+            InvalidArgument: The path is not a file.
+            Denied: The path is in no open folder.
         """
         place = await self._find_open(path)
         data = await asyncio.to_thread(files.read, place, offset, limit)
@@ -216,14 +214,14 @@ class Host:
 
     @operation(audience=Audience.AGENT)
     async def list(self, path: HostPath) -> builtins.list[FileInfo]:
-        """List a folder that the policy names, or one in it, by name.
+        """List a folder that the policy names, or one beneath it, sorted by name.
 
         Args:
-            path: Absolute.
+            path: Absolute path.
 
         Raises:
-            InvalidArgument: It is no such folder, or has more than a thousand entries.
-            Denied: It is in no folder that is open.
+            InvalidArgument: The path is not a folder, or has more than a thousand entries.
+            Denied: The path is in no open folder.
         """
         place = await self._find_open(path)
         found = await asyncio.to_thread(files.list_folder, place)
@@ -231,13 +229,13 @@ class Host:
         return found
 
     async def write(self, path: str, content: bytes | str) -> FileInfo:
-        """Write a file beneath a folder that the policy opens for writing, once a rule allows it, or somebody who has
-        seen the difference. It is replaced whole, or not at all.
+        """Write a file beneath a folder that is open for writing, whole or not at all. A rule must allow it, or an
+        approver, who sees the diff.
 
         Raises:
-            InvalidArgument: It is no such place, or was changed meanwhile.
-            Denied: It was not allowed, is not open, or its name is protected.
-            Unavailable: There is no room.
+            InvalidArgument: The path cannot be written, or the file was changed meanwhile.
+            Denied: The write was not allowed, the folder is not open, or the name is protected.
+            Unavailable: The disk is full or fails.
         """
         place = await self._find_open(path, writes=True)
         try:
@@ -250,18 +248,18 @@ class Host:
                 return await self._write(place, new)
 
     async def copy(self, source: str, destination: str) -> FileInfo | None:
-        """Copy a file between folders of the host that are open, or into or out of a session's workspace.
+        """Copy a file between open folders of the host, or into or out of a session's workspace.
 
         Args:
             source: An absolute path, or ``SESSION:path`` with the id or name of an open session.
             destination: The same.
 
         Returns:
-            The file of the host that was written; None where it is a session's.
+            The host file that was written; None if the destination is a session's.
 
         Raises:
-            InvalidArgument: One of them is no file, or both are sessions'.
-            Denied: It was not allowed, or is not open.
+            InvalidArgument: One of them is not a file, or both are in sessions.
+            Denied: The copy was not allowed, or a folder is not open.
         """
         (of, inner), (into, target) = session_in(source), session_in(destination)
         if of is not None and into is not None:
@@ -300,7 +298,7 @@ class Host:
         return written
 
     async def _ask(self, question: Question) -> str:
-        """The id under which it is on record that ``question`` was allowed. Raises ``Denied``."""
+        """Return the id under which the record has the approval of ``question``. Raises ``Denied``."""
         approvals, calling = self._of.approvals(), calling_requester()
         opened = nullcontext(calling) if calling else approvals.open_requester(self._of.namespace)
         async with approvals.turn(), opened as requester:
@@ -336,7 +334,7 @@ class Host:
         return self._terms
 
     def _find(self, name: str) -> str:
-        """The path of a program: in the first of the fixed folders that has it. Raises ``InvalidArgument``."""
+        """Return the path of a program in the policy's ``path``. Raises ``InvalidArgument``."""
         terms = self._open_terms()
         places = (*filter(None, [self._of.workspace]), *(root.path for root in terms.roots if root.write))
         path = shutil.which(name, path=os.pathsep.join(terms.path))
@@ -353,19 +351,19 @@ class Host:
             self._known.popitem(last=False)
 
     async def _check_repository(self, name: str, terms: HostTerms) -> None:
-        """Git starts what a repository's configuration names, so with such a key it is not run there (git-config(1)),
-        nor where a repository within has a configuration of its own. Raises ``Denied``."""
+        """Raise ``Denied`` if git could start a program that the repository's configuration names (git-config(1)), or
+        if a repository within has its own configuration."""
         if not starts_git(base_name(name)):
             return
         keys = await self._ask_git(terms, "config", "--null", "--name-only", "--list", "--local", "--includes")
         why = risk_of_keys(keys) if keys is not None else ""
-        if keys is not None and not why:  # with a harmless configuration alone: this, too, may start what it names
+        if keys is not None and not why:  # only now: with a bad configuration, this call could start a program
             why = risk_of_index(await self._ask_git(terms, "ls-files", "--stage", ":/") or b"")
         if why:
             raise Denied(f"git is not run in {terms.folder}: {why}")
 
     async def _ask_git(self, terms: HostTerms, *words: str) -> bytes | None:
-        """All that git says; None where there is no repository. Raises ``Denied``."""
+        """Return git's output; None if there is no repository. Raises ``Denied``."""
         env = {"PATH": ":".join(terms.path), **ENVIRONMENT}
         order = HostCommand(self._find("git"), ("git", *words), env, terms.folder or "/", 10.0, _MOST_OF_GIT)
         end = await self._runner.run(order)
@@ -378,7 +376,7 @@ class Host:
 
 
 def _about(words: tuple[str, ...], program: str, terms: HostTerms, secrets: Sequence[str]) -> Question:
-    """The one question about a command, whether it is asked ahead or when it is to be run."""
+    """Make the question about a command; it is the same in advance and when the command runs."""
     line = shlex.join(words)
     shown = begin(line, _MOST_SUMMARY)
     arguments: dict[str, Any] = {"argv": [*words], "program": program, "folder": terms.folder}
@@ -387,7 +385,7 @@ def _about(words: tuple[str, ...], program: str, terms: HostTerms, secrets: Sequ
 
 
 def _check_above(name: str, terms: HostTerms) -> None:
-    """Raises ``Denied`` where a file above the folder of commands steers the program, which the policy opens not."""
+    """Raise ``Denied`` if a file above the commands' folder, which the policy does not open, controls the program."""
     above = Path(terms.folder or "/").resolve().parents
     for found in (folder / file for folder in above for file in files_above(base_name(name))):
         if os.path.lexists(found):
@@ -398,7 +396,7 @@ def _check_above(name: str, terms: HostTerms) -> None:
 
 
 def _is_own(request: ApprovalRequest) -> bool:
-    """Whether whoever looks may know of it: the application of all, an agent of its own."""
+    """Whether the caller may see a request: the application sees all, an agent only its own."""
     return not agent() or request.caller == agent()
 
 
@@ -407,7 +405,7 @@ def _is_within(path: str, folder: str) -> bool:
 
 
 def session_in(text: str) -> tuple[str | None, str]:
-    """A session and a path in it, or None and a path of the host's."""
+    """Split ``SESSION:path`` into a session and its path; a host path has None as its session."""
     if not isinstance(text, str) or text.startswith("/") or ":" not in text:
         return None, text
     session, _, path = text.partition(":")
@@ -415,7 +413,7 @@ def session_in(text: str) -> tuple[str | None, str]:
 
 
 def _take(place: HostPlace, target: str) -> None:
-    """Copy a file of the host's to ``target``, which is new. Raises ``InvalidArgument``."""
+    """Copy a host file to ``target``, a new file. Raises ``InvalidArgument``."""
     with files.open_file(place) as source, open(target, "xb") as new:
         new.writelines(pieces_of(source, files.MOST_COPY + 1))
         if new.tell() > files.MOST_COPY:

@@ -1,4 +1,4 @@
-"""What `sandbox.host` gives."""
+"""Results of `sandbox.host`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HostResult:
-    """What came of a command of the host.
+    """The result of a host command.
 
     Attributes:
         argv: Its words.
-        program: The absolute path of what was started.
-        status: ``"ok"``, ``"failed"``, or ``"timeout"`` where it was ended.
-        exit_code: 128 + N for its death by signal N, None where casemate ended it.
-        truncated: Whether more was printed than is here.
+        program: The absolute path of the program.
+        status: ``"ok"``, ``"failed"``, or ``"timeout"`` if casemate ended it.
+        exit_code: 128 + N for death by signal N; None if casemate ended it.
+        truncated: Whether output was cut.
         duration: In seconds.
     """
 
@@ -39,7 +39,7 @@ class HostAnswer:
 
     Attributes:
         scope: ``"rule"``, ``"once"``, ``"agent"`` or ``"namespace"``: how far the permission goes.
-        expires: In seconds since 1970, None for never.
+        expires: In seconds since 1970; None for never.
         by: The rule or the channel that decided.
     """
 
@@ -56,13 +56,13 @@ class HostAccess:
     """What of the host is open.
 
     Attributes:
-        folder: Where commands are run, None where none are.
-        allowed: Commands that rules of the policy allow, as patterns.
-        approved: Commands that somebody has allowed, and that hold still.
-        blocked: Commands that rules deny, as patterns, and those that somebody has denied for longer than once.
+        folder: Where commands run; None if they are not open.
+        allowed: Commands that policy rules allow, as patterns.
+        approved: Commands for which an approver's grant is valid.
+        blocked: Commands that policy rules deny, as patterns, and those with a standing denial by an approver.
         pending: Commands and files that wait for an answer.
-        roots: Folders whose files may be read.
-        writable: Those in which it may be asked to write.
+        roots: Folders open for reading.
+        writable: Folders open for writing, which needs an approval.
     """
 
     folder: str | None
@@ -76,14 +76,14 @@ class HostAccess:
 
 @dataclass(frozen=True, slots=True)
 class HostContent:
-    """Bytes of a file: as ``text`` where they are UTF-8, else in ``base64``."""
+    """The content of a file: ``text`` if it is UTF-8, else ``base64``."""
 
     text: str | None
     base64: bytes | None
 
 
 def content_of(data: bytes) -> HostContent:
-    """``data`` as text where it is UTF-8."""
+    """Return ``data`` as text if it is UTF-8."""
     try:
         return HostContent(data.decode(), None)
     except UnicodeDecodeError:

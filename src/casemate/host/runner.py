@@ -1,6 +1,6 @@
-"""Commands of the host: each in a process namespace of its own, bounded in time and output, read to its end.
+"""Runs host commands, each in its own process namespace, with limits on time and output.
 
-A small process of ours (:mod:`casemate.supervisor.commands`) forks each; it starts with the first and ends with us.
+A small process (:mod:`casemate.supervisor.commands`) forks them. It starts with the first and ends with this process.
 """
 
 from __future__ import annotations
@@ -25,34 +25,28 @@ from casemate.files.beneath import hold
 from casemate.walls.isolated_python import spawn
 
 _CHUNK = 1 << 16
-_MOST_STATUS = 1000  # bytes that an init has to say
-_MOST_AT_ONCE = 64  # commands, four times what one caller may have; further ones wait for their turn
-_END_WITHIN = 5.0  # seconds in which everything is dead once the leash is let go
-_MOST_ORDER = 100 << 10  # bytes of a command with its variables; the kernel takes a message twice as long
+_MOST_STATUS = 1000  # bytes of an init's report
+_MOST_AT_ONCE = 64  # commands, four times what one caller may have; further ones queue
+_END_WITHIN = 5.0  # seconds for all processes to die once the leash is let go
+_MOST_ORDER = 100 << 10  # bytes of a command with its variables; the kernel takes messages of twice that
 
 
 @dataclass(frozen=True, slots=True)
 class HostCommand:
-    """``program``: its absolute path; ``argv``: its words, the name first; ``folder``: it starts in; ``timeout``:
-    seconds; ``output``: bytes of each stream that are kept."""
-
-    program: str
-    argv: tuple[str, ...]
+    program: str  # absolute path
+    argv: tuple[str, ...]  # all words, the name first
     env: Mapping[str, str] = field(repr=False)
-    folder: str
-    timeout: float
-    output: int
+    folder: str  # where it starts
+    timeout: float  # seconds
+    output: int  # bytes kept of each stream
 
 
 @dataclass(frozen=True, slots=True)
 class CommandEnd:
-    """``wait_status`` as wait(2) has it, None where the time was over; ``stdout``, ``stderr``: the beginning of each,
-    all of it unless ``is_truncated``."""
-
-    wait_status: int | None
+    wait_status: int | None  # as of wait(2); None after a timeout
     stdout: bytes
     stderr: bytes
-    is_truncated: bool
+    is_truncated: bool  # if so, `stdout` and `stderr` have only the beginning
     seconds: float
 
 
@@ -67,11 +61,9 @@ class CommandRunner:
         self._readers = ThreadPoolExecutor(_MOST_AT_ONCE, "casemate-host")  # threads start when they are used
 
     async def run(self, command: HostCommand) -> CommandEnd:
-        """Run a command to its end; when this is cancelled, or its time is over, everything that it started is ended.
-
-        Raises ``InvalidArgument``, and ``Unavailable`` where this machine has no process namespaces for us.
-        """
-        leash, of_init = socket.socketpair()  # everything is ended when ours is let go of
+        """Run a command to its end. A timeout or a cancellation ends everything that it started. Raises
+        ``InvalidArgument``, and ``Unavailable`` if this machine refuses process namespaces."""
+        leash, of_init = socket.socketpair()  # letting go of our end ends everything
         self._leashes.add(leash)
         reading = asyncio.get_running_loop().run_in_executor(self._readers, self._run, command, leash, of_init)
         try:
@@ -86,7 +78,7 @@ class CommandRunner:
         ours, theirs = list[int](), list[int]()
         try:
             try:
-                for _ in range(3):  # output, errors, and how it ended
+                for _ in range(3):  # stdout, stderr, and the init's report
                     read, write = os.pipe2(os.O_CLOEXEC)
                     ours.append(read)
                     theirs.append(write)
@@ -118,14 +110,14 @@ class CommandRunner:
             with hold(folder), self._lock:
                 try:
                     socket.send_fds(self._connect(), [message], [folder, *fds])
-                except ConnectionError:  # it was killed: another takes its place
+                except ConnectionError:  # the process was killed: start another
                     self._end()
                     socket.send_fds(self._connect(), [message], [folder, *fds])
         except ConnectionError:
             raise Fault("the process that runs commands of the host does not stay alive") from None
 
     def _connect(self) -> socket.socket:
-        """To the process, which is started where there is none."""
+        """Return the socket of the process that forks commands; start it if needed."""
         if self._socket is None:
             self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs, open(os.devnull, "w") as null:
@@ -140,7 +132,7 @@ class CommandRunner:
                 os.waitpid(self._pid, 0)
 
     def close(self) -> None:
-        """End it, and the commands that run. Harmless when repeated."""
+        """End the process and all commands. Idempotent."""
         for leash in list(self._leashes):
             _let_go(leash)
         self._readers.shutdown(wait=False, cancel_futures=True)
@@ -149,14 +141,14 @@ class CommandRunner:
 
 
 def _let_go(leash: socket.socket) -> None:
-    """End what runs. From any thread; harmless when repeated."""
-    with contextlib.suppress(OSError):  # its init is gone, or it was let go of before
-        leash.send(b"\0")  # a fork of the application may have our end, too
+    """End a command. Usable from any thread; idempotent."""
+    with contextlib.suppress(OSError):  # the init is gone, or the leash is closed
+        leash.send(b"\0")  # closing is not enough: a fork of the application may hold our end
     leash.close()
 
 
 def _read_to_end(command: HostCommand, fds: list[int], leash: socket.socket, began: float) -> CommandEnd:
-    """Read all streams until every process is gone; the leash is let go of at the deadline."""
+    """Read all streams until every process is gone. Let go of the leash at the deadline."""
     stdout, stderr, status = fds
     kept: dict[int, bytearray] = {fd: bytearray() for fd in fds}
     poll = select.poll()
@@ -164,7 +156,7 @@ def _read_to_end(command: HostCommand, fds: list[int], leash: socket.socket, beg
         poll.register(fd, select.POLLIN)
     left, deadline, is_over, is_truncated = set(fds), began + command.timeout, False, False
     while left:
-        if time.monotonic() >= deadline:  # also where there is always more to read
+        if time.monotonic() >= deadline:  # even if there is always more to read
             if is_over:
                 raise Fault("a command of the host did not end when it was killed")
             is_over, deadline = True, time.monotonic() + _END_WITHIN
@@ -187,7 +179,7 @@ def _read_to_end(command: HostCommand, fds: list[int], leash: socket.socket, beg
 
 
 def _read_status(status: bytes) -> dict[str, Any]:
-    """What an init said, nothing where its end is the only word."""
+    """Parse an init's report; empty if it ended without one."""
     try:
         return dict(json.loads(status or b"{}"))
     except ValueError:

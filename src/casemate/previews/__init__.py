@@ -1,1 +1,1 @@
-"""Servers in cells, shown to people: each under a host name of its own, by a link that ends."""
+"""Previews show servers in cells to people: each under its own host name, by a link that expires."""

@@ -1,7 +1,7 @@
-"""Whether a request for a preview may be sent on to its cell, and what of it.
+"""Decides whether a request for a preview may go to its cell, and which headers pass in both directions.
 
-The browser of an operator holds what a page would like to have: so each server has a host name, and thereby an origin,
-of its own; a name that is not known is refused (DNS rebinding), and so is what comes from another origin's page.
+An operator's browser holds data that a hostile page wants. So each server has its own host name, and thereby its own
+origin. Unknown names are refused (DNS rebinding), and so are requests from pages of other origins.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 Header = tuple[bytes, bytes]
 _COOKIE = b"casemate-preview"
-_OWN = b"casemate"  # what tokens and cookies of casemate's begin with, of which a cell sees none
-# RFC 9110, section 7.6.1: of one connection. What frames the body stays, and is checked by h11.
+_OWN = b"casemate"  # prefix of casemate's tokens and cookies; a cell sees none of them
+# Headers of one connection (RFC 9110, section 7.6.1). Those that frame the body stay; h11 checks them.
 _OF_CONNECTION = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"te", b"trailer", b"upgrade"}
 )
 _NO_LINK = "This is a preview of a program in a sandbox. It opens by its link: casemate expose SESSION PORT gives one."
-# Service Workers, "update": what one answers has no header of ours, and it stays in the browser when the preview ends.
+# A service worker's answers lack our headers, and it outlives the preview in the browser (Service Workers, "update").
 _NO_WORKER = "A preview serves no service worker: it would answer in its place, also after the preview has ended."
 _ENDED = "This link has ended, or never was one. casemate expose SESSION PORT gives another."
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is answered instead of the cell."""
+    """A response that casemate gives instead of the cell."""
 
     status: int
     text: str
@@ -42,17 +42,17 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What may be sent on, until ``end`` (monotonic). ``upgrades``: to a WebSocket."""
+    """A request that may go to the cell."""
 
     exposed: ExposedServer
     headers: list[Header]
-    end: float
-    upgrades: bool
-    added: tuple[Header, ...]  # to what the cell answers
+    end: float  # of time.monotonic
+    upgrades: bool  # to a WebSocket
+    added: tuple[Header, ...]  # to the cell's response
 
 
 def admit(request: h11.Request, find: Callable[[str], ExposedServer | None]) -> Admitted | Answer:
-    """``find`` gives what is shown under a host name."""
+    """Judge a request. ``find`` returns the server of a host name."""
     headers = list(request.headers)
     host = _value(headers, b"host").lower()
     name = host.decode("latin-1").rpartition(":")
@@ -80,7 +80,7 @@ def admit(request: h11.Request, find: Callable[[str], ExposedServer | None]) -> 
 
 
 def headers_for_client(headers: Iterable[Header], admitted: Admitted, *, upgrades: bool = False) -> list[Header]:
-    """Of the cell's answer. How its body is framed is decided anew."""
+    """Filter the headers of the cell's response. h11 frames its body again."""
     kept, is_contained = list(_UPGRADE) if upgrades else [], not admitted.exposed.preview.third_parties
     for name, value in headers:
         if name in _OF_CONNECTION or name in (b"transfer-encoding", b"alt-svc"):
@@ -95,7 +95,7 @@ def headers_for_client(headers: Iterable[Header], admitted: Admitted, *, upgrade
 
 
 def answer_for_redirect(status: int, headers: Iterable[Header], admitted: Admitted) -> Answer | None:
-    """What is answered in place of a redirect away from the preview; None for any other answer of the cell."""
+    """Return the response that replaces a redirect away from the preview; None for any other response."""
     if admitted.exposed.preview.third_parties or not 300 <= status < 400:
         return None
     given = list(headers)
@@ -109,8 +109,8 @@ def answer_for_redirect(status: int, headers: Iterable[Header], admitted: Admitt
 
 
 def _is_within(location: bytes, headers: list[Header]) -> bool:
-    """Whether a browser stays at the origin that was asked (URL Standard, 4.4: a backslash is a slash there, and blanks
-    within are dropped); what is not known to stay there leads away."""
+    """Whether a redirect is certain to stay at the requested origin. Browsers read a backslash as a slash, and drop
+    blanks within (URL Standard, 4.4)."""
     own = b"http://" + _value(headers, b"host").lower()
     if location[: len(own)].lower() == own:
         return location[len(own) :][:1] in (b"", b"/", b"?", b"#")
@@ -118,10 +118,10 @@ def _is_within(location: bytes, headers: list[Header]) -> bool:
 
 
 _PATH = re.compile(rb"((/(?!/)|[?#]|[^:/?#\\\x00-\x20]+(?=[/?#]|\Z))[^\\\x00-\x20]*)?")
-# One with a name that is not ours. Browsers send one without a name as its value, which could look like ours.
+# A named cookie that is not ours. Browsers send a nameless cookie as its value alone, which could look like ours.
 _NAMED_COOKIE = re.compile(rb"[ \t]*(?!%b)[!#$%%&'*+.^_`|~0-9a-z-]+[ \t]*=" % _OWN, re.IGNORECASE)
-# Others may have a browser ask another host, ahead, instead or to report; a list of those would never be complete.
-# Programs have their own, which begin with x-; browsers, and proxies before us, act upon a few of these.
+# Allowed response headers. Others can make a browser contact another host (preload, redirect, report), and a list of
+# those would never be complete. Programs' own begin with x-; browsers, and proxies before us, act on a few of these.
 _KEPT = re.compile(
     rb"accept-ranges|age|allow|cache-control|content-(?:disposition|encoding|language|length|range|security-policy|type)"
     rb"|date|etag|expires|last-modified|location|pragma|retry-after|server|server-timing|set-cookie|vary|www-authenticate"
@@ -145,12 +145,12 @@ def _headers_for_cell(headers: list[Header], *, upgrades: bool) -> Iterable[Head
     yield from _UPGRADE if upgrades else ((b"connection", b"close"),)
 
 
-_FRAMES = (b"host", b"content-length", b"transfer-encoding")  # which no connection may take away
+_FRAMES = (b"host", b"content-length", b"transfer-encoding")  # headers that `Connection` must not remove
 
 
 def _contain(host: bytes) -> tuple[Header, ...]:
-    """What keeps a page to its own server: Content Security Policy level 3, and where a browser has it the Connection
-    Allowlist (WICG), which holds for navigation, WebRTC and what is fetched ahead, too."""
+    """Return headers that confine a page to its own server: Content Security Policy level 3 and, if the browser has it,
+    the Connection Allowlist (WICG), which also covers navigation, WebRTC and prefetches."""
     own = b"'self' data: blob:"
     policy = (
         b"default-src %b 'unsafe-inline' 'unsafe-eval'; connect-src %b ws://%b; form-action 'self'; base-uri 'self'; "
@@ -165,11 +165,11 @@ def _contain(host: bytes) -> tuple[Header, ...]:
 
 
 def _exchange(request: h11.Request, exposed: ExposedServer, target: bytes, tokens: list[bytes]) -> Answer:
-    """A link becomes a cookie, so that no page, history or referrer has it."""
+    """Exchange a link's token for a cookie, so that no page, history or referrer has it."""
     end = exposed.end_of(tokens[0]) if len(tokens) == 1 and request.method in (b"GET", b"HEAD") else None
     if end is None:
         return _refuse(exposed, 403, _ENDED)
-    is_framed = _value(list(request.headers), b"sec-fetch-dest") == b"iframe"  # of another site's page, the console
+    is_framed = _value(list(request.headers), b"sec-fetch-dest") == b"iframe"  # by the console's page, another site
     where = b"Secure; SameSite=None; Partitioned" if is_framed else b"SameSite=Lax"
     seconds = max(1, int(end - time.monotonic()))
     cookie = b"%b=%b; Path=/; HttpOnly; Max-Age=%d; %b" % (_COOKIE, tokens[0], seconds, where)
@@ -177,7 +177,7 @@ def _exchange(request: h11.Request, exposed: ExposedServer, target: bytes, token
 
 
 def _split_target(target: bytes) -> tuple[bytes, list[bytes]]:
-    """A target without the tokens in it, as a path that leads nowhere else, and these."""
+    """Return a target without its tokens, as a path that cannot lead to another host; and the tokens."""
     path, _, query = target.partition(b"?")
     begin = TOKEN.encode() + b"="
     parts = query.split(b"&") if query else []
@@ -187,7 +187,7 @@ def _split_target(target: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def _tokens(headers: list[Header]) -> Iterable[bytes]:
-    """Those in cookies, or which a program sends as a bearer."""
+    """Yield tokens in cookies, and those that programs send as bearer tokens."""
     for name, value in headers:
         if name == b"cookie":
             for one in value.split(b";"):

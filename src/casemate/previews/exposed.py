@@ -1,4 +1,4 @@
-"""One server of a cell that is shown: who may look, and what has crossed."""
+"""A server in a cell that a preview shows: its links, its clients, and what has crossed."""
 
 from __future__ import annotations
 
@@ -15,39 +15,36 @@ from dataclasses import dataclass, field, replace
 from casemate.errors import InvalidArgument
 from casemate.model.preview import Preview
 
-TOKEN = "casemate-token"  # noqa: S105 - a name: of the parameter of a link
+TOKEN = "casemate-token"  # noqa: S105 - the name of a link's parameter
 _BEGIN = "casemate_preview_"
-_BYTES = 32  # 256 bits, so that a fast hash of it tells nobody anything
-_MOST_LINKS = 100  # that hold at once
-_MOST_CLIENTS = 128  # connections at once, of some 400 KiB of buffers each
+_BYTES = 32  # 256 bits: a fast hash of them reveals nothing
+_MOST_LINKS = 100  # valid at once
+_MOST_CLIENTS = 128  # connections at once, each with some 400 KiB of buffers
 
 Connect = Callable[[], Awaitable[socket.socket]]
 
 
 @dataclass(slots=True)
 class _Link:
-    end: float  # in seconds of time.monotonic
+    end: float  # of time.monotonic
     is_used: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class ExposedServer:
-    """``preview``: without a link; ``host``: the name under which it is shown; ``connect`` gives a connection to it, or
-    raises ``OSError``; ``note_use`` is called once for each link that somebody comes with."""
-
-    preview: Preview
-    host: str
-    connect: Connect
-    note_use: Callable[[], None]
+    preview: Preview  # without a link
+    host: str  # the name under which it is shown
+    connect: Connect  # raises OSError
+    note_use: Callable[[], None]  # called at the first use of each link
     refusals: int = 0
-    requests: int = 0  # or connections, at a Unix socket
-    bytes_out: int = 0  # that came from the cell
+    requests: int = 0  # connections, for a Unix socket
+    bytes_out: int = 0  # from the cell
     bytes_in: int = 0
-    clients: set[asyncio.Task[object]] = field(default_factory=set)  # connections of these
+    clients: set[asyncio.Task[object]] = field(default_factory=set)  # those that serve a connection
     _links: dict[bytes, _Link] = field(default_factory=dict)
 
     def make_link(self, seconds: float) -> Preview:
-        """The preview with a link that lets in whoever has it, for so long. Raises ``InvalidArgument``."""
+        """Return the preview with a link that admits anyone who has it, for ``seconds``. Raises ``InvalidArgument``."""
         self._forget_old()
         if len(self._links) >= _MOST_LINKS:
             raise InvalidArgument("port", f"{_MOST_LINKS} links to it hold already; wait, or take it back first")
@@ -56,7 +53,7 @@ class ExposedServer:
         return replace(self.preview, url=f"{self.preview.url}?{TOKEN}={token}", expires=time.time() + seconds)
 
     def end_of(self, token: bytes) -> float | None:
-        """When the token's link ends (monotonic); None for one that lets in nobody."""
+        """Return when the token's link ends (monotonic); None if the token is not valid."""
         self._forget_old()
         link = self._links.get(_hash(token))
         if link is None:
@@ -67,15 +64,14 @@ class ExposedServer:
         return link.end
 
     def describe(self) -> Preview:
-        """The preview with the end of its last link, where one holds."""
+        """Return the preview with the expiry of its last valid link, if any."""
         self._forget_old()
         ends = [link.end - time.monotonic() for link in self._links.values()]
         return replace(self.preview, expires=time.time() + max(ends) if ends else None)
 
     @contextlib.contextmanager
     def count_client(self) -> Iterator[None]:
-        """Meanwhile the task that runs serves somebody with it: it is cancelled when it is withdrawn. Raises
-        ``OSError`` where it serves too many."""
+        """Count the current task as a client. :meth:`withdraw` cancels it. Raises ``OSError`` for too many."""
         task = asyncio.current_task()
         assert task is not None
         if len(self.clients) >= _MOST_CLIENTS:
@@ -88,7 +84,7 @@ class ExposedServer:
             self.clients.discard(task)
 
     def withdraw(self) -> None:
-        """Nobody may look any more, and whoever does is cut off."""
+        """Invalidate all links and disconnect all clients."""
         self._links.clear()
         for client in tuple(self.clients):
             client.cancel()

@@ -1,4 +1,4 @@
-"""Where previews are had: one port on the loopback of this machine for all of a sandbox, and Unix sockets."""
+"""Serves previews: one loopback port for all previews of a sandbox, and Unix sockets."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from casemate.previews.relay import AT_ONCE, relay, serve_client
 if TYPE_CHECKING:
     from casemate.previews.exposed import ExposedServer
 
-_MOST = 512  # connections to the port, of whoever connects
-_TRIES = 8  # ports that are free with IPv4 and may not be with IPv6
+_MOST = 512  # connections to the port, of all clients
+_TRIES = 8  # ports to try: one that is free with IPv4 may not be with IPv6
 
 
 class PreviewGateway:
-    """For one event loop. It listens from the first preview on."""
+    """Listens from the first preview on. Used in one event loop."""
 
     def __init__(self) -> None:
         self._exposed: dict[str, ExposedServer] = {}  # by host name
@@ -33,7 +33,7 @@ class PreviewGateway:
         self._starting = asyncio.Lock()
 
     async def open_port(self, exposed: ExposedServer) -> None:
-        """Show it under its host name. Raises ``Unavailable``."""
+        """Show a server under its host name. Raises ``Unavailable``."""
         async with self._starting:
             if not self._servers:
                 try:
@@ -45,7 +45,7 @@ class PreviewGateway:
         exposed.preview = replace(exposed.preview, url=f"http://{exposed.host}:{self._port}/")
 
     async def open_socket(self, exposed: ExposedServer) -> None:
-        """Show it at a Unix socket in a folder that is this user's alone. Raises ``Unavailable``."""
+        """Show a server at a Unix socket in a folder that only this user can enter. Raises ``Unavailable``."""
         serve = partial(_serve_socket, exposed)
         try:
             if self._folder is None:
@@ -66,7 +66,7 @@ class PreviewGateway:
         exposed.withdraw()
 
     async def close(self) -> None:
-        """Show nothing, and listen no more."""
+        """Withdraw all previews and stop listening."""
         for exposed in (*self._exposed.values(), *self._sockets):
             self.withdraw(exposed)
         for server in self._servers:
@@ -79,7 +79,7 @@ class PreviewGateway:
             self._folder.remove()
 
     async def _listen(self) -> list[asyncio.Server]:
-        """At the same port with IPv4 and IPv6, for a browser may try either: nobody else is to have one of them."""
+        """Listen at the same port with IPv4 and IPv6: a browser may try either, so no other program may have one."""
         for _ in range(_TRIES):
             first = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=AT_ONCE)
             port = first.sockets[0].getsockname()[1]
@@ -99,12 +99,12 @@ class PreviewGateway:
             return
         self._clients.add(task)
         task.add_done_callback(self._clients.discard)
-        with contextlib.suppress(asyncio.CancelledError):  # by those who withdraw what it looks at, and nobody else
+        with contextlib.suppress(asyncio.CancelledError):  # only by `withdraw` and `close`
             await serve_client(reader, writer, self._exposed.get)
 
 
 async def _serve_socket(exposed: ExposedServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Bytes as they are: whoever connects is the user."""
+    """Relay bytes unchanged, without a check: only the user can connect."""
     try:
         with contextlib.suppress(asyncio.CancelledError, OSError), exposed.count_client():
             there = await asyncio.open_connection(sock=await exposed.connect(), limit=AT_ONCE)

@@ -1,7 +1,7 @@
-"""One client's connection: each request is read, judged and sent on, over a connection of its own to a cell's server.
+"""Serves one client: reads, judges and forwards each request, over its own connection to the server in the cell.
 
-What h11 has read as one request or answer (RFC 9112) is written anew: nothing that was not judged gets to a cell, and
-what a cell answers is an answer to one request. Either end waits for the other; little lies in between.
+h11 parses each request and response (RFC 9112) and writes it again. So nothing unjudged reaches a cell, and a cell
+cannot answer more than one request. Each end waits for the other, so little is buffered.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ import h11
 from casemate.previews.admission import Admitted, Answer, admit, answer_for_redirect, headers_for_client
 from casemate.previews.exposed import ExposedServer
 
-AT_ONCE = 64 * 1024  # bytes that are read at once; some times as many lie in buffers
+AT_ONCE = 64 * 1024  # bytes per read; buffers hold a few times as many
 _MOST_HEAD = 64 * 1024
-_HEAD_WITHIN = 15.0  # seconds that a request's head has, from the connection on
+_HEAD_WITHIN = 15.0  # seconds for the first request's head, from the connection on
 _KEPT_IDLE = 60.0  # seconds that a connection may be idle
-_CONNECT_WITHIN = 10.0  # seconds; a server that takes no connections lets its queue run full
-_TAKEN_WITHIN = 10.0  # seconds that a client has to take the rest of an answer
-_LAST_WORDS = 30.0  # seconds that one end may go on talking when the other has ended
+_CONNECT_WITHIN = 10.0  # seconds; connecting blocks if the server's backlog is full
+_TAKEN_WITHIN = 10.0  # seconds for a client to read the rest of a response
+_LAST_WORDS = 30.0  # seconds that one end may go on sending after the other has ended
 _PLAIN = ((b"content-type", b"text/plain; charset=utf-8"), (b"cache-control", b"no-store"))
 
 Find = Callable[[str], ExposedServer | None]
 
 
 class _End:
-    """What is read from and written to one end, as h11 has it."""
+    """One end of the relay, read and written through h11."""
 
     def __init__(self, http: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.http, self.reader, self.writer = http, reader, writer
 
     async def receive(self) -> Any:
-        """The next event. Raises ``h11.RemoteProtocolError`` and ``OSError``."""
+        """Return the next event. Raises ``h11.RemoteProtocolError`` and ``OSError``."""
         while (event := self.http.next_event()) is h11.NEED_DATA:
             self.http.receive_data(await self.reader.read(AT_ONCE))
-        await asyncio.sleep(0)  # what is there already may be thousands: others have their turn after each
+        await asyncio.sleep(0)  # thousands of events may be buffered: let other tasks run after each
         return event
 
     async def send(self, event: Any) -> None:
-        """Send it, and wait until there is room for more."""
+        """Send an event, and wait until the buffer has room."""
         self.writer.write(self.http.send(event) or b"")
         await self.writer.drain()
 
     async def say(self, answer: Answer) -> None:
-        """Answer for the cell, unless an answer has begun; no other request comes."""
+        """Respond instead of the cell and announce the connection's end, unless a response has begun."""
         if self.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         text = f"{answer.text}\n".encode()
@@ -59,10 +59,10 @@ class _End:
 
 
 async def serve_client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, find: Find) -> None:
-    """Answer whoever has connected until that ends. ``find`` gives what is shown under a host name."""
+    """Serve a client until its connection ends. ``find`` returns the server of a host name."""
     client, wait = _End(h11.Connection(h11.SERVER, _MOST_HEAD), reader, writer), _HEAD_WITHIN
     try:
-        with contextlib.suppress(h11.ProtocolError, OSError, TimeoutError):  # there is nobody who could be told
+        with contextlib.suppress(h11.ProtocolError, OSError, TimeoutError):  # no client is left to answer
             while await _serve_next(client, find, wait):
                 client.http.start_next_cycle()
                 wait = _KEPT_IDLE
@@ -77,7 +77,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def relay(exposed: ExposedServer, client: Streams, cell: Streams) -> None:
-    """Both directions as they are, until both have ended, or one has a while ago."""
+    """Relay both directions unchanged, until both have ended, or ``_LAST_WORDS`` after the first."""
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
@@ -99,7 +99,7 @@ async def relay(exposed: ExposedServer, client: Streams, cell: Streams) -> None:
 
 
 async def _serve_next(client: _End, find: Find, wait: float) -> bool:
-    """One request; whether another may come."""
+    """Serve one request. Returns whether another may follow."""
     try:
         async with asyncio.timeout(wait):
             request = await client.receive()
@@ -122,7 +122,7 @@ async def _serve_next(client: _End, find: Find, wait: float) -> bool:
 
 
 async def _forward(client: _End, request: h11.Request, admitted: Admitted) -> bool:
-    """Send a request on, and answer what the cell does; whether another may come. Raises ``OSError``."""
+    """Forward a request and the cell's response. Returns whether another request may follow. Raises ``OSError``."""
     async with asyncio.timeout(_CONNECT_WITHIN):
         there = await admitted.exposed.connect()
     ends = await asyncio.open_connection(sock=there, limit=AT_ONCE)
@@ -133,7 +133,7 @@ async def _forward(client: _End, request: h11.Request, admitted: Admitted) -> bo
             answering = both.create_task(_answer(client, cell, admitted))
             sending = both.create_task(_send_body(client, cell, admitted.exposed))
             await asyncio.wait({answering, sending}, return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done() and sending.result():  # else there is nobody to be answered
+            if not answering.done() and sending.result():  # else the client is gone
                 await asyncio.wait({answering})
             answering.cancel()
             sending.cancel()
@@ -148,31 +148,31 @@ async def _forward(client: _End, request: h11.Request, admitted: Admitted) -> bo
 
 
 async def _send_body(client: _End, cell: _End, exposed: ExposedServer) -> bool:
-    """Send it on, and wait for what comes next; whether the client is still there."""
+    """Forward a request's body, and wait for the next input. Returns whether the client is still connected."""
     try:
         while isinstance(event := await client.receive(), h11.Data):
             exposed.bytes_in += len(event.data)
-            with contextlib.suppress(OSError):  # a server need not read all: what it answers counts
+            with contextlib.suppress(OSError):  # a server may answer without reading all
                 await cell.send(event)
         with contextlib.suppress(OSError):
             await cell.send(h11.EndOfMessage())
         more = await client.reader.read(AT_ONCE)
     except (h11.ProtocolError, OSError):
         return False
-    client.http.receive_data(more)  # the next request waits there
+    client.http.receive_data(more)  # it begins the next request
     return bool(more)
 
 
 async def _answer(client: _End, cell: _End, admitted: Admitted) -> bool:
-    """Hand on what the cell answers; whether it is the beginning of a WebSocket."""
-    with contextlib.suppress(h11.LocalProtocolError, OSError):  # the client has gone, or takes no such answer
+    """Forward the cell's response. Returns whether it starts a WebSocket."""
+    with contextlib.suppress(h11.LocalProtocolError, OSError):  # the client is gone, or cannot take this response
         while True:
             try:
                 event = await cell.receive()
             except (h11.RemoteProtocolError, OSError):
                 event = None
             if isinstance(event, h11.InformationalResponse) and event.status_code not in (100, 101):
-                continue  # Early Hints have a browser connect before there is a policy
+                continue  # Early Hints make a browser connect before it has a policy
             if isinstance(event, h11.InformationalResponse | h11.Response):
                 if page := answer_for_redirect(event.status_code, event.headers, admitted):
                     await client.say(page)

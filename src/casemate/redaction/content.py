@@ -1,9 +1,9 @@
-"""A file's content on its way out: text without the secrets, and nothing of what is no text and holds one. Pure.
+"""Redacts a file on its way out: text loses its secrets, and a binary file that holds one is withheld. Pure.
 
-Members of a zip archive, which is hostile, are found by their local headers (APPNOTE.TXT, section 4.3.7), whatever the
-directory at the end says, and inflated piece by piece within a budget. Stored members and names are seen without this,
-in the archive's own bytes. So are gzip (RFC 1952), bzip2 and xz, streams of PDF (ISO 32000-1, 7.3.8) and chunks of PNG
-(section 11.3.2 of its specification); what comes out of one and is one itself is looked into once more.
+Archives are hostile. Members of a zip are found by their local headers (APPNOTE.TXT, section 4.3.7), not by the
+directory at the end, and inflated piece by piece within a budget; stored members and names appear in the archive's own
+bytes. Gzip (RFC 1952), bzip2, xz, streams of PDF (ISO 32000-1, 7.3.8) and chunks of PNG (section 11.3.2 of its
+specification) are unpacked too. Compressed data within compressed data is unpacked once more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WITHHELD = "it holds a secret, and is no text that could be handed out without i
 
 
 class RedactedContent:
-    """Takes a file piece by piece and gives what can be handed on of it, as long as it is not :attr:`withheld`."""
+    """Takes a file in pieces and returns its redacted content, which must not be used once it is :attr:`withheld`."""
 
     def __init__(self, redaction: Redaction) -> None:
         self._stream = redaction.stream()
@@ -33,22 +33,22 @@ class RedactedContent:
         self._is_text = True
 
     def feed(self, data: bytes) -> bytes:
-        """What can be handed on now."""
+        """Return what can be handed out now."""
         self._look(data, final=False)
         return self._stream.feed(data)
 
     def finish(self) -> bytes:
-        """The rest."""
+        """Return the rest."""
         self._look(b"", final=True)
         return self._stream.finish()
 
     @property
     def withheld(self) -> str:
-        """Why it must not be handed out, as far as it was seen; empty when it may."""
+        """Why the file must not be handed out, judged by its data so far; empty if it may."""
         return WITHHELD if self._stream.has_found and not self._is_text else ""
 
     def _look(self, data: bytes, *, final: bool) -> None:
-        """Text is UTF-8 without NUL characters."""
+        """Check that this is still text: UTF-8 without NUL characters."""
         if self._is_text:
             try:
                 self._is_text = "\0" not in self._decoder.decode(data, final)
@@ -56,19 +56,19 @@ class RedactedContent:
                 self._is_text = False
 
 
-Read = Callable[[int, int], bytes]  # so many bytes from there on, fewer at the end
+Read = Callable[[int, int], bytes]  # from an offset, so many bytes; fewer at the end
 
 _SIGNATURE = b"PK\x03\x04"
-_END = b"PK\x05\x06"  # of the record at an archive's end (section 4.3.16)
-_BEFORE = 1 << 16  # bytes that may come before the first header: a line for an interpreter, a program that unpacks
+_END = b"PK\x05\x06"  # begins the record at an archive's end (section 4.3.16)
+_BEFORE = 1 << 16  # bytes that may precede the first header: an interpreter line, a self-extractor
 _AFTER = 22 + (1 << 16)  # bytes of the end record with the longest comment
 _HEADER = struct.Struct("<4sHHHHHIIIHH")
 _STORED, _DEFLATED = 0, 8
-_LAST_METHOD = 99  # section 4.4.5; what has a higher one is no header
+_LAST_METHOD = 99  # section 4.4.5; with a higher one it is not a header
 _ENCRYPTED = 1  # bit of a header's flags (section 4.4.4)
 _PIECE = 1 << 18
 _FIRST_PIECE = 1 << 12  # most members are small
-_EACH = 1 << 12  # bytes that a header counts for, whatever follows it: headers cost time that lead nowhere
+_EACH = 1 << 12  # bytes that each header takes from the budget: false ones take time too
 _TOO_MUCH = "it is an archive that is too large to be searched for secrets"
 _UNREADABLE = "it is an archive that is compressed by a method that cannot be searched for secrets"
 _LOCKED = "it is an archive with encrypted members, which cannot be searched for secrets"
@@ -76,22 +76,17 @@ _LOCKED = "it is an archive with encrypted members, which cannot be searched for
 
 @dataclass(slots=True)
 class Budget:
-    """``left``: bytes that may still be read, inflated and looked at, in one archive or in several."""
-
-    left: int
+    left: int  # bytes that may still be read, inflated and searched, in one archive or several
 
     def spend(self, size: int) -> bool:
-        """Whether there was so much left."""
+        """Subtract ``size``. Returns False if the budget is used up."""
         self.left -= size
         return self.left >= 0
 
 
 def reason_to_withhold(read: Read, size: int, redaction: Redaction, budget: Budget, *, again: bool = True) -> str:
-    """Why the ``size`` bytes that ``read`` gives must not be handed out; empty when nothing in them is compressed, or
-    they may be.
-
-    ``budget``: when it is used up, they are withheld. ``again``: what comes out of them is looked into, too.
-    """
+    """Return why a file must not be handed out for what is compressed in it; empty if it may. If ``budget`` is used up,
+    it may not. ``again``: also unpack compressed data within compressed data."""
     head = read(0, _LONGEST_HEAD)
     if head.startswith(_UNSEARCHABLE):
         return _UNREADABLE
@@ -129,7 +124,7 @@ def _may_be_archive(read: Read, size: int) -> bool:
 
 
 def _why_not_stream(pieces: Iterator[tuple[int, bytes]], redaction: Redaction, budget: Budget, *, again: bool) -> str:
-    """The same of something compressed, which comes in ``pieces``, each with the bytes that it took."""
+    """Do the same for unpacked data: ``pieces``, each with the bytes that it takes from the budget."""
     try:
         return _search_stream(pieces, redaction, budget, again=again)
     except _Unsearchable:
@@ -137,7 +132,7 @@ def _why_not_stream(pieces: Iterator[tuple[int, bytes]], redaction: Redaction, b
 
 
 class _Unsearchable(Exception):
-    """It cannot be unpacked here."""
+    """The data cannot be unpacked here."""
 
 
 def _search_stream(pieces: Iterator[tuple[int, bytes]], redaction: Redaction, budget: Budget, *, again: bool) -> str:
@@ -163,7 +158,7 @@ def _search_stream(pieces: Iterator[tuple[int, bytes]], redaction: Redaction, bu
 
 
 def _places(read: Read, size: int, head: bytes) -> Iterator[tuple[int, Unpack]]:
-    """Where something compressed may begin, and how it is unpacked."""
+    """Yield where compressed data may begin, and how to unpack it."""
     if unpack := _unpack_of(head):
         yield 0, unpack
     if head.startswith(_PNG):
@@ -177,7 +172,7 @@ def _unpack_of(head: bytes) -> Unpack | None:
 
 
 def _chunks(read: Read, size: int) -> Iterator[int]:
-    """Where compressed text may begin in chunks of a PNG that are not its pixels."""
+    """Yield where compressed text may begin in a PNG's chunks, those of its pixels left out."""
     at = len(_PNG)
     while at + 8 <= size:
         length, kind = struct.unpack(">I4s", read(at, 8).ljust(8, b"\0"))
@@ -188,7 +183,7 @@ def _chunks(read: Read, size: int) -> Iterator[int]:
 
 
 def _matches(read: Read, size: int, pattern: re.Pattern[bytes]) -> Iterator[int]:
-    """Where ``pattern`` ends."""
+    """Yield where matches of ``pattern`` end."""
     last = 0
     for start in range(0, size, _PIECE):
         for found in pattern.finditer(read(start, _PIECE + _LONGEST_MATCH)):
@@ -198,7 +193,7 @@ def _matches(read: Read, size: int, pattern: re.Pattern[bytes]) -> Iterator[int]
 
 
 def _headers(read: Read, size: int) -> Iterator[int]:
-    """Where a local header may be."""
+    """Yield where a local header may begin."""
     for start in range(0, size, _PIECE):
         piece = read(start, _PIECE + len(_SIGNATURE) - 1)
         at = piece.find(_SIGNATURE)
@@ -208,8 +203,7 @@ def _headers(read: Read, size: int) -> Iterator[int]:
 
 
 def _unpack(read: Read, at: int, make: Unpack) -> Iterator[tuple[int, bytes]]:
-    """What is compressed there, in pieces, each with the bytes that it took to read and to write it. As many streams
-    as follow each other."""
+    """Unpack consecutive streams from ``at`` on, in pieces, each with the bytes read or written for it."""
     unpacker, waiting, size = make(), b"", _FIRST_PIECE
     while True:
         if not waiting:
@@ -225,7 +219,7 @@ def _unpack(read: Read, at: int, make: Unpack) -> Iterator[tuple[int, bytes]]:
                 yield len(piece), piece
                 is_over = unpacker.eof or not _has_more(unpacker)
                 piece = b"" if is_over else unpacker.decompress(getattr(unpacker, "unconsumed_tail", b""), _PIECE)
-        except lzma.LZMAError:  # too large a dictionary, or not as it should be: what follows is not seen
+        except lzma.LZMAError:  # too large a dictionary, or damaged: the rest cannot be searched
             raise _Unsearchable from None
         except (zlib.error, OSError, EOFError):
             return
@@ -237,14 +231,14 @@ def _unpack(read: Read, at: int, make: Unpack) -> Iterator[tuple[int, bytes]]:
 
 
 def _has_more(unpacker: Any) -> bool:
-    """Whether it can give more of what it was given."""
+    """Whether the unpacker has more output for the input that it already has."""
     if hasattr(unpacker, "needs_input"):
         return not unpacker.needs_input
     return bool(unpacker.unconsumed_tail)
 
 
-_MOST_DICTIONARY = 80 << 20  # bytes that an xz may have the host hold: as those of `xz -9`
-Unpack = Callable[[], Any]  # a new unpacker
+_MOST_DICTIONARY = 80 << 20  # bytes of memory that an xz file may take: enough for `xz -9`
+Unpack = Callable[[], Any]  # makes an unpacker
 _raw: Unpack = partial(zlib.decompressobj, -zlib.MAX_WBITS)
 _zlib: Unpack = zlib.decompressobj
 _WHOLE: dict[bytes, Unpack] = {
@@ -258,4 +252,4 @@ _PNG, _PDF = b"\x89PNG\r\n\x1a\n", b"%PDF-"
 _STREAM = re.compile(rb"stream\r?\n")
 _ZLIB_HEADER = re.compile(rb"\x78[\x01\x5e\x9c\xda]")
 _LONGEST_HEAD, _LONGEST_MATCH, _KEYWORDS = 1024, 8, 512  # bytes
-_MOST_AGAIN = 64 << 20  # bytes that came out of something compressed and are looked into again
+_MOST_AGAIN = 64 << 20  # bytes of unpacked data that are unpacked again

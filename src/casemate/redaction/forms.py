@@ -1,7 +1,7 @@
-"""The forms in which a secret value may come out: itself, and what usual encoders make of it. Pure.
+"""The forms in which output may show a secret: the value itself, and what common encoders make of it. Pure.
 
-Every form is literal bytes. Of base64 (RFC 4648, sections 4 and 5) only those characters are a form that depend on
-nothing but the value, for each of the three places that it may have among the groups of three bytes.
+Every form is literal bytes. A form in base64 (RFC 4648, sections 4 and 5) has only the characters that depend on the
+value alone; there is one for each of its three offsets within a group of three bytes.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import unicodedata
 from collections.abc import Iterator
 from functools import cache
 
-SHORTEST = 8  # bytes of a value: what is shorter is found in innocent text, too
-_SHORTEST_LINE = 16  # bytes of a line that is a secret of its own
+SHORTEST = 8  # bytes of a value: a shorter one occurs in innocent text, too
+_SHORTEST_LINE = 16  # bytes of a line that is a secret too
 _NO_SECRET = ("-----BEGIN", "-----END")  # lines that all keys have (RFC 7468)
-_B64_DEPENDS_ON_BEFORE = (0, 2, 3)  # characters, where so many bytes come before in the same group
-_B64_WIDTHS = (64, 76)  # of a line: RFC 7468 (PEM), RFC 2045 (MIME, and coreutils' base64)
+_B64_DEPENDS_ON_BEFORE = (0, 2, 3)  # characters, for 0, 1 and 2 bytes before the value in its group
+_B64_WIDTHS = (64, 76)  # of lines: RFC 7468 (PEM), RFC 2045 (MIME, and coreutils' base64)
 _HEX_WIDTH = 60  # of a line of xxd -p
 _UNRESERVED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"  # RFC 3986, section 2.3
-# What encoders leave as it is besides: Python's quote, encodeURIComponent and encodeURI (ECMA-262).
+# What else encoders leave as it is: Python's quote, encodeURIComponent and encodeURI (ECMA-262).
 _LEFT_BY_URL_ENCODERS = ("", "/", "!*'()", ";/?:@&=+$,#!*'()")
 _ESCAPED_FOR_HTML = {ord(one): f"\\u{ord(one):04x}" for one in "<>&'"}
-_UNSAFE_IN_SHELL = re.compile(r"([^A-Za-z0-9_@%+=:,./^-])")  # what bash's printf %q puts a backslash before
+_UNSAFE_IN_SHELL = re.compile(r"([^A-Za-z0-9_@%+=:,./^-])")  # bash's printf %q puts a backslash before these
 
 
 def forms_of(value: str) -> frozenset[bytes]:
-    """All forms of ``value`` and of its twins that differ in Unicode's normal form or in white space."""
+    """Return all forms of ``value`` and of its twins, which differ in Unicode normal form or white space."""
     forms: set[bytes] = set()
     for twin in twins_of(value):
         forms.update(_raw(twin), _base64(twin.encode()), _hex(twin.encode()), _url(twin))
@@ -37,13 +37,13 @@ def forms_of(value: str) -> frozenset[bytes]:
 
 
 def twins_of(value: str) -> set[str]:
-    """``value`` as programs hand it on: normalised (Unicode, annex 15), stripped, with other line ends, as words."""
+    """Return ``value`` as programs change it: normalized (Unicode, annex 15), stripped, other line ends and spaces."""
     same = {value, value.strip(), value.replace("\n", "\r\n"), " ".join(value.split())}
     return {unicodedata.normalize(form, one) for one in same for form in ("NFC", "NFD")} | same
 
 
 def lines_of(value: str) -> tuple[str, ...]:
-    """The lines of a value of several that are secrets of their own: programs show a key line by line, or indented."""
+    """Return the lines of a multi-line value that are secrets too: programs show a key line by line, or indented."""
     lines = [line.strip() for line in value.splitlines()]
     if len(lines) < 2:
         return ()
@@ -51,7 +51,7 @@ def lines_of(value: str) -> tuple[str, ...]:
 
 
 def _raw(text: str) -> Iterator[bytes]:
-    yield from (text.lower().encode(), text.upper().encode())  # as names of hosts and of headers are written
+    yield from (text.lower().encode(), text.upper().encode())  # as names of hosts and headers
     for encoding in ("utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"):
         yield text.encode(encoding)
 
@@ -73,13 +73,13 @@ def _hex(data: bytes) -> Iterator[bytes]:
 
 
 def _each(data: bytes, table: tuple[bytes, ...]) -> bytes:
-    """``data`` with what ``table`` has for each byte."""
+    """Replace each byte of ``data`` by its entry in ``table``."""
     return b"".join([table[byte] for byte in data])
 
 
 @cache
 def _bytes_as(escape: str, left: str = "") -> tuple[bytes, ...]:
-    """Every byte as ``escape`` writes it, but for the characters that are ``left`` as they are."""
+    """Return each byte as ``escape`` writes it; the characters in ``left`` stay as they are."""
     return tuple(bytes([byte]) if chr(byte) in left else (escape % byte).encode() for byte in range(256))
 
 
@@ -88,7 +88,7 @@ def _wrap_lines(data: bytes, width: int) -> bytes:
 
 
 def _url(text: str) -> Iterator[bytes]:
-    """RFC 3986, section 2.1, and the ``+`` of HTML forms."""
+    """Percent-encoding (RFC 3986, section 2.1), also with the ``+`` of HTML forms."""
     data = text.encode()
     for escape in ("%%%02X", "%%%02x"):
         yield _each(data, _bytes_as(escape))
@@ -98,7 +98,7 @@ def _url(text: str) -> Iterator[bytes]:
 
 
 def _json(text: str) -> Iterator[bytes]:
-    """RFC 8259, section 7; also JSON within JSON, escaped slashes, and escapes of what means something in HTML."""
+    """Strings of JSON (RFC 8259, section 7), also JSON within JSON, with escaped slashes, or escaped for HTML."""
     for ascii_only in (True, False):
         plain = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
         for one in {plain, plain.replace("/", "\\/"), plain.translate(_ESCAPED_FOR_HTML)}:

@@ -1,8 +1,7 @@
-"""Replaces the secrets of a run in everything that comes out of it. Pure.
+"""Replaces a run's secrets in all its output by `[secret:NAME]`. Pure.
 
-What is found is `[secret:NAME]` afterwards. Overlapping occurrences are replaced as one, so nothing of the longer of
-two secrets is left over, and an occurrence that comes in pieces is found. Where an ellipsis (`...` or `…`) says that a
-text was cut, what is left of a secret on either side of it is an occurrence as well, from four bytes on.
+Overlapping occurrences are replaced as one, so nothing of the longer secret remains. Occurrences that come in pieces
+are found. An ellipsis (`...` or `…`) marks a cut text; four or more bytes of a secret beside it are replaced, too.
 """
 
 from __future__ import annotations
@@ -22,23 +21,20 @@ _BINARY = re.compile(
     r"(image/(?!svg)|audio/|video/|font/|application/(pdf|zip|gzip|octet-stream|vnd\.))"
 )  # media types
 _MAYBE_ELLIPSIS = re.compile(b"['\"`]?(?:[.]{1,2}|\xe2\x80?)?\\Z")  # at the end of a piece
-_CONTEXT = 4  # bytes that were handed on and are looked at again: an ellipsis, and a space
+_CONTEXT = 4  # bytes already returned that are searched again: an ellipsis and a space
 _FEW_DIGITS = 10_000_000  # a number below has fewer digits than any secret has bytes
-Found = tuple[int, int, bytes]  # begin, end and marker of what is to be replaced
+Found = tuple[int, int, bytes]  # begin, end and marker
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What is in some bytes. ``found``: of secrets and of what is left of them, the first and longest first; ``upto``:
-    where at the end something begins that may go on as one, and ``begun`` its marker; else their length."""
-
-    found: list[Found]
-    upto: int
-    begun: bytes
+    found: list[Found]  # secrets and parts of them, by begin, the longest first
+    upto: int  # where a possible secret begins that the end of the data cuts; else the length of the data
+    begun: bytes  # its marker
 
 
 class Redaction:
-    """Knows all forms of the secrets ``values``, which are given by name. Usable from any thread."""
+    """Replaces all forms of the secrets ``values``, which are given by name. Usable from any thread."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._given = tuple(values.items())
@@ -53,8 +49,8 @@ class Redaction:
         return Forms(markers)
 
     def prepare(self) -> None:
-        """Make the search now and not when it is used first. It takes a tenth of a second for large keys."""
-        self._forms  # noqa: B018 - it is made when it is asked for
+        """Build the search now instead of at its first use. It takes a tenth of a second for large keys."""
+        self._forms  # noqa: B018 - access builds it
 
     @property
     def forms(self) -> tuple[bytes, ...]:
@@ -64,16 +60,16 @@ class Redaction:
         return f"Redaction({len(self.forms)} forms)"
 
     def stream(self) -> RedactedStream:
-        """A stream of bytes of its own, that comes in pieces."""
+        """Return a redactor for bytes that come in pieces."""
         return RedactedStream(self)
 
     def data(self, data: bytes, *, cut: bool = False) -> bytes:
-        """``data`` without the secrets. ``cut``: it may end within one; its beginning is then replaced, too."""
+        """Return ``data`` without secrets. ``cut``: it may end within one, so the beginning of one is replaced too."""
         stream = RedactedStream(self)
         return stream.feed(data) + stream.finish(cut=cut)
 
     def text(self, text: str) -> str:
-        """``text`` without the secrets."""
+        """Return ``text`` without secrets."""
         kept = self.data(text.encode("utf-8", "surrogatepass"))
         try:
             return kept.decode("utf-8", "surrogatepass")
@@ -81,7 +77,7 @@ class Redaction:
             return kept.decode("utf-8", "replace")
 
     def value(self, value: Any) -> Any:
-        """The same JSON value, in which every text, every key and every number that holds a secret is without it."""
+        """Return a JSON value without secrets in its texts, keys and numbers."""
         match value:
             case str():
                 return self.text(value)
@@ -99,7 +95,7 @@ class Redaction:
         return value
 
     def _item(self, key: Any, item: Any) -> Any:
-        """``item`` without secrets; where ``key`` says that it is base64 of bytes, also without those in the bytes."""
+        """Return ``item`` without secrets. If ``key`` is a binary media type, also search the bytes of its base64."""
         if isinstance(key, str) and isinstance(item, str) and _BINARY.match(key):
             with contextlib.suppress(ValueError):
                 if found := self.scan(base64.b64decode(item)).found:
@@ -107,7 +103,7 @@ class Redaction:
         return self.value(item)
 
     def scan(self, data: bytes) -> Scan:
-        """Look for secrets in ``data``, for what is left of them at ellipses, and for a beginning at its end."""
+        """Find secrets in ``data``, parts of them at ellipses, and the beginning of one at its end."""
         forms, seen = self._forms, self._forms.look(data)
         found = [
             (at, at + len(forms.forms[number]), forms.markers[number])
@@ -121,7 +117,7 @@ class Redaction:
         return Scan(found, len(data), b"") if begun is None else Scan(found, begun[0], forms.markers[begun[1]])
 
     def _pieces(self, data: bytes, seen: Matches) -> Iterator[Found]:
-        """What is left of secrets before and behind ellipses. The end of one is a beginning, seen in a mirror."""
+        """Yield parts of secrets before and after ellipses. Ends are found as beginnings in the reversed data."""
         forms, mirror, size = self._forms, self._forms.mirror, len(data)
         for begin, end, number in forms.pieces(data, seen.heads, seen.cuts):
             yield begin, end, forms.markers[number]
@@ -131,7 +127,7 @@ class Redaction:
                 yield size - end, size - begin, mirror.markers[number]
 
     def _find_beginnings(self, data: bytes, seen: Matches) -> Iterator[tuple[int, int]]:
-        """Where something begins that may go on as a secret, or as what is left of one at an ellipsis; and which."""
+        """Yield where a secret, or a part of one at an ellipsis, begins that may go on after ``data``; and its form."""
         forms, size = self._forms, len(data)
         maybe = _MAYBE_ELLIPSIS.search(data, max(0, size - _CONTEXT))
         end = maybe.start() if maybe else size
@@ -146,35 +142,35 @@ class Redaction:
 
 
 class RedactedStream:
-    """Bytes in, bytes without secrets out. What may be the beginning of one is held back until more has come."""
+    """Takes bytes and returns them without secrets. Holds back a possible beginning of one until more bytes come."""
 
     def __init__(self, redaction: Redaction) -> None:
         self._redaction = redaction
-        self._kept = b""  # what was looked at and is looked at again: it is held back, or comes just before
-        self._done = 0  # bytes of it that were handed on, or that a marker has taken the place of
-        self.has_found = False  # whether there was any secret so far
+        self._kept = b""  # data to search again: what is held back, and the bytes just before
+        self._done = 0  # bytes of it that were returned, or replaced by a marker
+        self.has_found = False  # whether any secret was found so far
 
     def feed(self, data: bytes) -> bytes:
-        """What can be handed on now."""
+        """Return what can be handed on now."""
         if self._kept:
             data = self._kept + data
         scan = self._redaction.scan(data)
         return self._handed_on(data, scan.upto, scan.found)
 
     def finish(self, *, cut: bool = False) -> bytes:
-        """The rest: nothing more will come. ``cut``: something would have, so what may be the beginning of a secret,
-        and is longer than three bytes, is replaced as well."""
+        """Return the rest. ``cut``: the stream would have gone on, so a possible beginning of a secret, of four bytes
+        or more, is replaced too."""
         data, scan = self._kept, self._redaction.scan(self._kept)
         is_begun = cut and len(data) - scan.upto >= SHORTEST_PIECE
         rest = self._handed_on(data, scan.upto if is_begun else len(data), scan.found)
-        if is_begun and self._kept[self._done :] == data[scan.upto :]:  # no marker has taken its place already
+        if is_begun and self._kept[self._done :] == data[scan.upto :]:  # no marker has replaced it already
             rest += scan.begun
             self.has_found = True
         self._kept, self._done = b"", 0
         return rest
 
     def _handed_on(self, data: bytes, upto: int, found: list[Found]) -> bytes:
-        """``data[:upto]`` with markers. Whatever ends before ``upto`` is final: nothing that begins there can go on."""
+        """Return ``data[:upto]`` with markers. Whatever begins before ``upto`` is final: it cannot go on."""
         parts: list[bytes] = []
         at = self._done
         for begin, end, marker in found:
@@ -193,7 +189,7 @@ class RedactedStream:
 
 
 def _is_new_line(data: bytes, at: int) -> bool:
-    """Whether a line ends there: of a text that was cut in its middle the rest follows in the same line."""
+    """Whether a line ends at ``at``. The rest of a text that was cut in its middle follows in the same line."""
     return data[at : at + 1] in (b"\n", b"\r")
 
 

@@ -1,6 +1,4 @@
-"""Finds forms of secrets in bytes, and what is left of them where bytes end or somebody has cut a text. Pure; loads its
-search when it is made.
-"""
+"""Finds forms of secrets in bytes, and parts of them at ellipses and at the end. Pure; imports its library on use."""
 
 from __future__ import annotations
 
@@ -15,24 +13,21 @@ if TYPE_CHECKING:
     from ahocorasick_rs import BytesAhoCorasick
 
 SHORTEST_PIECE = 4  # bytes of a secret that are worth hiding
-_ELLIPSES = (b"...", "…".encode())  # where programs have cut a text for people to read
+_ELLIPSES = (b"...", "…".encode())  # programs put them where they cut a text
 _QUOTES = b"'\"`"  # one may stand before an ellipsis: Node cuts texts within their quotes
-_ROW = re.compile("(?:[.]+|(?:…)+) ?".encode())  # it may be longer, and end with a space
-_HEAD = 16  # bytes at the beginning of a form by which it is looked for; the rest is compared
-_HEADS = (_HEAD, 64, 256)  # the same where so many are needed to tell it from others: all keys of one kind begin alike
-_WORTH_A_TABLE = 1 << 20  # bytes searched, after which the time to make a faster search is soon won back
-_LARGEST_TABLE = 1 << 16  # bytes of what is looked for: its table takes about five hundred times as much memory
-_LARGEST_BESIDE = 1 << 14  # the same of what is looked for at ellipses, which then is forty times as much
-_BLOCK = 1 << 12  # bytes in which the first ellipsis is looked for at once
+_ROW = re.compile("(?:[.]+|(?:…)+) ?".encode())  # an ellipsis may be longer, and end with a space
+_HEAD = 16  # bytes of a form's beginning that are searched for; the rest is compared
+_HEADS = (_HEAD, 64, 256)  # longer ones tell forms apart that begin alike, as all keys of one kind do
+_WORTH_A_TABLE = 1 << 20  # searched bytes after which building a faster search pays off
+_LARGEST_TABLE = 1 << 16  # bytes of all heads; their table takes about five hundred times as much memory
+_LARGEST_BESIDE = 1 << 14  # the same for the search at ellipses, which has forty times as many bytes
+_BLOCK = 1 << 12  # bytes of one search for the first ellipsis
 
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """What was seen in some bytes. ``heads``: where a form may begin, and its number; ``cuts``: begin and end of each
-    ellipsis, in order, or none where nothing of a form is beside any of them."""
-
-    heads: list[tuple[int, int]]
-    cuts: list[tuple[int, int]]
+    heads: list[tuple[int, int]]  # where a form may begin, and its number
+    cuts: list[tuple[int, int]]  # begin and end of each ellipsis; may be empty if no part of a form is beside one
 
 
 _NOTHING = Matches([], [])
@@ -70,7 +65,7 @@ class Forms:
         return Matches(heads, _cuts_in(data))
 
     def heads_in(self, data: bytes) -> list[tuple[int, int]]:
-        """Where a form may begin in ``data``, and its number."""
+        """Return where a form may begin in ``data``, and its number."""
         if self._slow_for > 0:
             self._slow_for -= len(data)
             if self._slow_for <= 0:
@@ -82,8 +77,8 @@ class Forms:
         return [(first + at, number) for what, at, _ in found for number in self._headed[what]]
 
     def find_prefix(self, data: bytes, end: int, shortest: int = 1, first: int = 0) -> tuple[int, int] | None:
-        """Where the longest beginning of a form begins that ends at ``end``, not before ``first``, and its number,
-        unless :meth:`look` sees its head. It has ``shortest`` bytes at least."""
+        """Find the longest beginning of a form that ends at ``end``: its start and its form's number. It has at least
+        ``shortest`` bytes and starts at ``first`` or later. Longer ones have a whole head, which :meth:`look` finds."""
         for begin in self._begins(data, max(first, end - self._longest_head + 1), end, shortest):
             if data[begin : min(begin + _HEAD, end)] in self._beginnings:
                 piece = data[begin:end]
@@ -93,7 +88,7 @@ class Forms:
         return None
 
     def _begins(self, data: bytes, first: int, end: int, shortest: int) -> Iterator[int]:
-        """Where a form may begin, in order: further from ``end`` than all heads are long, they are searched for."""
+        """Yield where a form may begin, in order. More than ``_HEAD`` bytes before ``end``, it searches for heads."""
         near = max(first, end - _HEAD)
         if first < near:
             found = self._search_longer.find_matches_as_indexes(data[first:end], overlapping=True)
@@ -103,8 +98,8 @@ class Forms:
     def pieces(
         self, data: bytes, heads: Sequence[tuple[int, int]], cuts: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[int, int, int]]:
-        """Beginnings of forms that end where one of ``cuts`` begins: begin, end and number of each. ``cuts``: begin and
-        end of each, in order. Only a form that has an ellipsis of its own goes on beyond one."""
+        """Yield beginnings of forms that end where one of ``cuts`` begins: begin, end and number. ``cuts`` are sorted
+        (begin, end) pairs. Only a form that contains an ellipsis goes on beyond one."""
         ends = [begin for begin, _ in cuts]
         for begin, number in heads:
             place = bisect_right(ends, begin)
@@ -123,31 +118,31 @@ class Forms:
         return len(form) > end - begin and form.startswith(data[begin:end])
 
     def part(self, data: bytes) -> int | None:
-        """The number of a form that ``data`` is a part of."""
+        """Return the number of a form that contains ``data``."""
         if not 0 < len(data) <= self._longest or data not in self._all:
             return None
         return next((number for number, form in enumerate(self.forms) if data in form), None)
 
     def behind_cut(self, data: bytes) -> int:
-        """Where the last ellipsis of ``data`` ends, if a part of a form can come behind it; else the length."""
+        """Return where the last ellipsis of ``data`` ends, if a part of a form can follow it; else the length."""
         first = max(0, len(data) - self._longest - len(" ") - max(map(len, _ELLIPSES)))
         found = max((at + len(mark) for mark in _ELLIPSES if (at := data.rfind(mark, first)) >= 0), default=len(data))
         return found + data.startswith(b" ", found)
 
     @cached_property
     def mirror(self) -> Forms:
-        """The same forms from their ends: what ends one begins another here."""
+        """The same forms reversed: the end of a form is a beginning here."""
         return Forms({form[::-1]: marker for form, marker in zip(self.forms, self.markers, strict=True)})
 
     @cached_property
     def parts_of_heads(self) -> frozenset[bytes]:
-        """What a beginning that is shorter than its head may end with."""
+        """The possible last bytes of a beginning that is shorter than its head."""
         size = SHORTEST_PIECE
         return frozenset(head[at : at + size] for head in self.heads for at in range(len(head) - size + 1))
 
     @cached_property
     def _all(self) -> bytes:
-        """What has every part of a form in it, and some more."""
+        """All forms in a row, which contain every part of a form, and more."""
         return b"".join(self.forms)
 
     @cached_property
@@ -164,29 +159,27 @@ class Forms:
 
 
 class Beside:
-    """What of forms may be left beside an ellipsis: the last bytes of a beginning, the first of a short end, the last
-    of a long one. Most ellipses have nothing like that beside them, and then they need not be looked at one by one."""
+    """Searches for parts of forms beside ellipses: the last bytes of a beginning, the first of a short end, the last of
+    a long one. Most data has none, and its ellipses need not be checked one by one."""
 
     def __init__(self, forms: Forms, mirror: Forms) -> None:
         before, behind = forms.parts_of_heads, [part[::-1] for part in mirror.parts_of_heads]
         next_to = [part + mark for mark in _ELLIPSES for part in before]
         next_to += [mark + space + part for mark in _ELLIPSES for space in (b"", b" ") for part in behind]
         quoted = [bytes([quote]) + mark for mark in _ELLIPSES for quote in _QUOTES]
-        # The search skips to the rarest byte of what it is told of first, if all the rest has it, too: here a dot.
+        # The search skips to the rarest byte of its first pattern if all other patterns have it, too: here a dot.
         common = [mark + b"e" + mark for mark in _ELLIPSES]
         self._next_to = _search_for(common + quoted + next_to)
         self._ends = _search_for([head[::-1] for head in mirror.heads], table=True)
 
     def may_be_in(self, data: bytes) -> bool:
-        """Whether there may be such a thing in ``data``; if not, there is none."""
+        """Whether ``data`` may have such a part. False is certain."""
         return bool(self._next_to.find_matches_as_indexes(data) or self._ends.find_matches_as_indexes(data))
 
 
 def _search_for(wanted: Sequence[bytes], kind: str = "LeftmostLongest", *, table: bool = False) -> BytesAhoCorasick:
-    """Aho and Corasick's search (Communications of the ACM 18, 1975): its time grows with the data and no worse.
-
-    ``table``: several times faster where many forms begin alike, and ten times slower to make.
-    """
+    """Build Aho and Corasick's search (Communications of the ACM 18, 1975), which takes linear time. ``table``: several
+    times faster if many forms begin alike, and ten times slower to build."""
     from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
     how = Implementation.DFA if table else Implementation.ContiguousNFA
@@ -199,15 +192,15 @@ def _search_for_ellipses() -> BytesAhoCorasick:
 
 
 def _is_cut(data: bytes) -> bool:
-    """Whether there is an ellipsis. Where there are many, all but the first few are left for later."""
+    """Whether ``data`` has an ellipsis. Stops at the first block that has one."""
     search, more = _search_for_ellipses(), max(map(len, _ELLIPSES)) - 1
     view = memoryview(data)
     return any(search.find_matches_as_indexes(view[at : at + _BLOCK + more]) for at in range(0, len(data), _BLOCK))
 
 
 def _by_head(forms: Sequence[bytes]) -> dict[bytes, list[int]]:
-    """Numbers of forms by the bytes at their beginning that are looked for: few for each, however alike they begin. A
-    cell that prints for ever how all keys begin must not make each of them be compared each time."""
+    """Group the numbers of forms by their heads, few for each head: a cell that keeps printing a common beginning of
+    keys must not cause a comparison with every key each time."""
     found: dict[bytes, list[int]] = {}
     left: Sequence[int] = range(len(forms))
     for length in _HEADS:
@@ -221,7 +214,7 @@ def _by_head(forms: Sequence[bytes]) -> dict[bytes, list[int]]:
 
 
 def _cuts_in(data: bytes) -> list[tuple[int, int]]:
-    """Begin and end of each cut, with the quote before it and the space behind it; dots in a row are one."""
+    """Return begin and end of each cut, with a quote before and a space after it; dots in a row are one cut."""
     cuts: list[tuple[int, int]] = []
     over = 0
     for _, begin, end in _search_for_ellipses().find_matches_as_indexes(data):

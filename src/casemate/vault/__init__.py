@@ -1,1 +1,1 @@
-"""Secrets at rest: where they are kept, and who may have which."""
+"""Secrets at rest: where they are stored, and who may get which."""

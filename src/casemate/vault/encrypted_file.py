@@ -1,22 +1,21 @@
-"""Secrets in one encrypted file, for all namespaces: its bytes, its key, and how both are kept.
+"""Stores the secrets of all namespaces in one encrypted file: its format, its key, and how both are kept.
 
-A vault is one line that says what it is, then everything encrypted and authenticated:
+A vault is a header line, then everything encrypted and authenticated:
 
     {"cipher": "AES-256-GCM", "counter": 7, "format": "casemate-vault-1", "key": "file"}
     nonce (12 bytes), ciphertext, tag (16 bytes)
 
-What is encrypted is JSON, ``{namespace: {name: value}}``. In ``casemate-vault-2`` a value may also be an object that
-says where it may go, ``{"value": ..., "inject": {"hosts": ..., "header": ..., "format": ...}}``. It is written only
-when there is one: versions that do not know it could hand a program what none may have, so they refuse such a file.
+The encrypted part is JSON, ``{namespace: {name: value}}``. In ``casemate-vault-2`` a value may also be an object that
+says where it may go, ``{"value": ..., "inject": {"hosts": ..., "header": ..., "format": ...}}``. Only a vault with such
+a value has that format: older versions must refuse it, for they would give the value to programs.
 
-The line is associated data of the cipher (NIST SP 800-38D), so that nothing of it can be changed either. Each writing
-has a random nonce of its own, and a counter that is higher than the one before.
+The header is associated data of the cipher (NIST SP 800-38D), so it cannot be changed either. Each write has a new
+random nonce and a higher counter.
 
-The counter is also kept beside the key: an older copy of the vault has a lower number. The file is written first and
-the counter beside the key after it, so a death between the two leaves a vault that is one ahead of its key, which is
-fine. A vault that is behind its key is an older copy, and one that is missing while its key has counted was taken away:
-both are refused. Not noticed is a vault that is put back together with its key, as a restored disk does, and, where the
-process died between the two, the copy from before that writing.
+The counter is also stored with the key. The file is written before it, so a crash in between leaves a vault that is one
+ahead of its key, which is accepted. A vault behind its key is an older copy, and a missing vault with a key that has
+counted was removed: both are refused. Two older copies are not noticed: a vault that is restored together with its key,
+as from a backup of the disk, and after such a crash the copy from before that write.
 """
 
 from __future__ import annotations
@@ -53,19 +52,17 @@ KeyPlace = Literal["file", "keyring"]
 
 
 class Damaged(Exception):
-    """These bytes are no vault, or not one that this key has made."""
+    """The bytes are not a vault, or not one of this key."""
 
 
 @dataclass(frozen=True, slots=True)
 class VaultHead:
-    """``counter``: how often it was written; ``key``: where its key is kept."""
-
-    counter: int
+    counter: int  # how often the vault was written
     key: KeyPlace
 
 
 def seal(contents: Contents, head: VaultHead, key: bytes) -> bytes:
-    """``contents`` as the bytes of a vault. Raises ``VaultUnavailable`` where the library for it is missing."""
+    """Encrypt ``contents`` into the bytes of a vault. Raises ``VaultUnavailable`` if the library for it is missing."""
     goes_out = any(isinstance(value, Injected) for values in contents.values() for value in values.values())
     fields: dict[str, Any] = {"format": _WITH_PLACES if goes_out else _PLAIN}
     fields |= {"cipher": _CIPHER, "counter": head.counter, "key": head.key}
@@ -75,7 +72,7 @@ def seal(contents: Contents, head: VaultHead, key: bytes) -> bytes:
 
 
 def head_of(sealed: bytes) -> VaultHead:
-    """What its first line says, which is not to be believed before :func:`unseal` has. Raises ``Damaged``."""
+    """Read a vault's header, which must not be trusted before :func:`unseal` succeeds. Raises ``Damaged``."""
     line, _, _ = sealed[:_MOST_HEAD].partition(b"\n")
     try:
         fields = json.loads(line)
@@ -89,7 +86,7 @@ def head_of(sealed: bytes) -> VaultHead:
 
 
 def unseal(sealed: bytes, key: bytes) -> Contents:
-    """Its contents. Raises ``Damaged`` when a single bit of it is not as it was written, or the key is another."""
+    """Decrypt a vault's contents. Raises ``Damaged`` if a single bit has changed, or the key is another."""
     from cryptography.exceptions import InvalidTag
 
     line, newline, rest = sealed.partition(b"\n")
@@ -108,7 +105,7 @@ def _entry(value: Injected) -> dict[str, Any]:
 
 
 def _read_value(entry: Any) -> str | Injected:
-    """A value as it was written. Raises ``Damaged``."""
+    """Read a stored value. Raises ``Damaged``."""
     if isinstance(entry, str):
         return entry
     try:
@@ -132,23 +129,21 @@ def _cipher(key: bytes) -> AESGCM:
 _FORMAT = "casemate-key-1"
 _SERVICE = "casemate vault"
 _MOST = 1024  # bytes of a key file
-_WORKING = 1.0  # from this priority on a backend of keyring's is one that keeps secrets
+_WORKING = 1.0  # keyring backends of a lower priority do not keep secrets
 
 
 @dataclass(frozen=True, slots=True)
 class VaultKey:
-    """``secret``: 32 bytes; ``counter``: of the last writing of the vault that is known."""
-
-    secret: bytes = field(repr=False)
-    counter: int
+    secret: bytes = field(repr=False)  # KEY_BYTES
+    counter: int  # of the vault's last known write
 
     def as_line(self) -> str:
-        """As one line of text."""
+        """Return the key as one line of text."""
         return f"{_FORMAT} {base64.b64encode(self.secret).decode()} {self.counter}"
 
     @classmethod
     def read(cls, line: str) -> VaultKey:
-        """From one. Raises ``ValueError``."""
+        """Read a key from one line of text. Raises ``ValueError``."""
         name, secret, counter = line.split()
         decoded = base64.b64decode(secret, validate=True)
         if name != _FORMAT or len(decoded) != KEY_BYTES or not counter.isdecimal():
@@ -157,15 +152,15 @@ class VaultKey:
 
 
 class KeyStore(Protocol):
-    """A place for the key of one vault. Raises ``VaultUnavailable`` where it cannot be read or written."""
+    """Stores the key of one vault. Raises ``VaultUnavailable`` if it cannot be read or written."""
 
     place: KeyPlace
 
     def load(self) -> VaultKey | None:
-        """The key, or None where there is none yet."""
+        """Return the key, or None if there is none yet."""
 
     def store(self, key: VaultKey) -> None:
-        """Keep it in place of the one before."""
+        """Replace the stored key."""
 
 
 class KeyFile:
@@ -188,7 +183,7 @@ class KeyFile:
 
 
 class Keyring:
-    """The user's keyring, as the library keyring finds it; an entry for each vault by its path."""
+    """The user's keyring, as the library keyring finds it, with an entry for each vault's path."""
 
     place: KeyPlace = "keyring"
 
@@ -197,7 +192,7 @@ class Keyring:
 
     @staticmethod
     def works() -> bool:
-        """Whether there is one that keeps secrets."""
+        """Whether the user has a keyring that keeps secrets."""
         try:
             import keyring
         except ImportError:
@@ -227,10 +222,8 @@ class Keyring:
 
 
 def key_path(vault: Path, environ: Mapping[str, str]) -> Path:
-    """Where the key file of a vault lies: in the user's folder for configuration, away from the vault.
-
-    Raises ``VaultUnavailable`` when the environment names neither that folder nor a home.
-    """
+    """Return the path of a vault's key file: in the user's configuration folder, away from the vault. Raises
+    ``VaultUnavailable`` if the environment names neither that folder nor a home."""
     name = hashlib.sha256(os.fsencode(vault)).hexdigest()[:32]
     remediation = "Set HOME, below which it is kept."
     try:
@@ -264,10 +257,10 @@ def _unreadable(what: str) -> VaultUnavailable:
 
 
 class EncryptedFile:
-    """The vault at ``path``, made with its key when a first secret is set. Usable from any thread and process.
+    """The vault at ``path``. The first secret creates it and its key. Usable from any thread and process.
 
-    ``keys``: where its key is; None for the user's keyring where there was a working one when it was made, else a file
-    in the user's folder for configuration, which ``environ`` names. Raises ``VaultUnavailable``, as every method does.
+    ``keys``: where its key is. None means the user's keyring if one worked when the vault was created, else a file in
+    the user's configuration folder, which ``environ`` names. Raises ``VaultUnavailable``, as every method does.
     """
 
     def __init__(
@@ -302,7 +295,7 @@ class EncryptedFile:
         return self._unseal(keys, key, sealed) if sealed is not None and key is not None else {}
 
     def _read(self) -> tuple[KeyStore, VaultKey | None, bytes | None]:
-        """Its key, then itself: whoever writes meanwhile makes it newer than the key says, never older."""
+        """Read the key, then the vault: a write in between makes the vault newer than its key says, never older."""
         keys = self._keys or self._keys_of(read_private(self.path, MOST))
         key = keys.load()
         sealed = read_private(self.path, MOST)
@@ -321,7 +314,7 @@ class EncryptedFile:
         return keys, key, sealed
 
     def _keys_of(self, sealed: bytes | None) -> KeyStore:
-        """Where the key is that the file speaks of; of one that is not there, where one is or would be made."""
+        """Return the store of the vault's key; for a missing vault, the one where a key is or would be created."""
         in_file = KeyFile(key_path(self.path, self._environ))
         if sealed is not None:
             return Keyring(self.path) if self._head(sealed).key == "keyring" else in_file
@@ -356,7 +349,7 @@ class EncryptedFile:
         )
 
     def _change(self, change: Callable[[Contents], bool]) -> bool:
-        """Apply ``change``, alone; whether it changed anything."""
+        """Apply ``change`` under the vault's lock. Returns whether it changed anything."""
         with turn(open_lock(self.path.with_name(f"{self.path.name}.lock"))):
             keys, key, sealed = self._read()
             key = key or VaultKey(os.urandom(KEY_BYTES), 0)
@@ -365,7 +358,7 @@ class EncryptedFile:
                 return False
             counter = 1 + (0 if sealed is None else self._head(sealed).counter)
             if sealed is None:
-                keys.store(key)  # before there is anything that only it can open
+                keys.store(key)  # before anything is encrypted with it
             replace_private(self.path, seal(contents, VaultHead(counter, keys.place), key.secret))
             keys.store(VaultKey(key.secret, counter))
             return True

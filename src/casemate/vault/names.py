@@ -11,8 +11,8 @@ from casemate.redaction.forms import SHORTEST
 
 _NAME = re.compile(r"[A-Z_][A-Z0-9_]*\Z")
 _MOST_NAME = 200  # characters
-_MOST_VALUE = 16 << 10  # bytes: keys and certificates; what is larger is a file
-_IN_HEADER = re.compile(r"[ -~]+\Z")  # what of RFC 9110, section 5.5 everybody reads the same way
+_MOST_VALUE = 16 << 10  # bytes: enough for keys and certificates; larger data is a file
+_IN_HEADER = re.compile(r"[ -~]+\Z")  # the part of RFC 9110, section 5.5 that all programs read alike
 _MOST_INJECTED = 4096  # characters: servers take headers of 8 KiB and more, but not much more
 _MOST_SECRETS = 64  # of one run
 # Read by loaders, interpreters and shells before a program's first line, or needed by every program as they are.
@@ -33,7 +33,7 @@ _HARMLESS = frozenset({"NODE_AUTH_TOKEN"})  # npm's own
 
 
 def check_name(name: object) -> str:
-    """A name that can be a variable's and means nothing to a loader. Raises ``InvalidArgument``."""
+    """Return ``name`` if a variable can have it and no loader reads it. Raises ``InvalidArgument``."""
     if not isinstance(name, str) or len(name) > _MOST_NAME or not _NAME.match(name):
         shown = repr(name)[:_MOST_NAME]
         raise InvalidArgument("name", f"{shown} is no name of a secret: capital letters, digits and _, e.g. API_TOKEN")
@@ -45,7 +45,7 @@ def check_name(name: object) -> str:
 
 
 def check_value(name: str, value: object) -> str:
-    """A value that a variable can hold, and that can be told from innocent text. Raises ``InvalidArgument``."""
+    """Return ``value`` if a variable can hold it and it differs from innocent text. Raises ``InvalidArgument``."""
     if not isinstance(value, str):
         raise InvalidArgument("value", f"must be a str, not {type(value).__name__} ({name})")
     try:
@@ -66,7 +66,7 @@ def check_value(name: str, value: object) -> str:
 
 
 def check_injected(name: str, value: object, inject: object) -> Injected:
-    """A value that the egress proxy can put where ``inject`` says. Raises ``InvalidArgument``."""
+    """Return a value that the egress proxy can put where ``inject`` says. Raises ``InvalidArgument``."""
     if not isinstance(inject, Inject):
         raise InvalidArgument("inject", f"of {name} must be a casemate.Inject, not {type(inject).__name__}")
     checked = check_value(name, value)
@@ -80,7 +80,7 @@ def check_injected(name: str, value: object, inject: object) -> Injected:
 
 
 def check_asked(names: object) -> tuple[str, ...]:
-    """The names of secrets that a run asks for, each once. Raises ``InvalidArgument``."""
+    """Return the names of secrets that a run asks for, each once. Raises ``InvalidArgument``."""
     if isinstance(names, str | bytes) or not isinstance(names, tuple | list | set | frozenset):
         raise InvalidArgument("secrets", f"{type(names).__name__} is not a list of names; give e.g. ['API_TOKEN']")
     if len(names) > _MOST_SECRETS:

@@ -1,8 +1,7 @@
-"""Stand-ins for secrets: random for each run and session, and of the shape that clients check before they send one.
+"""Placeholders for secrets: random for each run and session, in the format that clients check before they send one.
 
-Kept of a value are its length, which kinds of characters it has, and what everybody knows who knows the kind of token:
-the prefix that its issuer gives to all, and where its parts are divided. All else is random. A value with fewer than
-16 characters to replace gets a stand-in that is longer than itself.
+A placeholder keeps the value's length, its kinds of characters, and what is public about its kind of token: the
+issuer's prefix and the separators. All else is random. If fewer than 16 characters can be replaced, it gets longer.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import secrets
 import string
 
 _FEWEST = 16  # random characters
-# What issuers begin every token with: API keys, personal and app tokens, keys of clouds, package registries.
+# Prefixes that issuers give to every token: API keys, personal and app tokens, keys of clouds, package registries.
 _PREFIXES = """
     sk-ant-api03- sk-ant- sk-proj- sk-svcacct- sk-admin- sk-or-v1- sk-lf- sk_live_ sk_test_ rk_live_ rk_test_ pk_live_
     pk_test_ whsec_ sk- gsk_ xai- pplx- nvapi- hf_ r8_ tvly- ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- gldt- glptt-
@@ -27,13 +26,13 @@ _STRUCTURED = (
     *(rf"{kind}-([0-9]+)-([0-9]+)-([0-9]+)-([A-Za-z0-9]+)" for kind in ("xoxb", "xoxp")),
     *(rf"{kind}-([0-9]+)-([0-9]+)-([A-Za-z0-9]+)" for kind in ("xoxb", "xoxp")),
     r"SG\.([\w-]{22})\.([\w-]{43})",
-    r"([0-9]{6,12}):([\w-]{30,50})",  # of a bot
+    r"([0-9]{6,12}):([\w-]{30,50})",  # of a Telegram bot
 )
 _SHAPES = tuple(
     re.compile(shape, re.ASCII)
     for shape in (*_STRUCTURED, *(rf"{re.escape(one)}(.+)" for one in _PREFIXES.split()), r"(.+)")
 )
-_ALPHABETS = (  # the first that has all letters and digits of a part is its
+_ALPHABETS = (  # a part gets the first that has all its letters and digits
     string.digits,
     "0123456789abcdef",
     "0123456789ABCDEF",
@@ -47,7 +46,7 @@ _ALPHABETS = (  # the first that has all letters and digits of a part is its
 
 
 def placeholder_for(value: str) -> str:
-    """A stand-in for ``value``, which is another each time. It has at least 16 random characters."""
+    """Make a new placeholder for ``value``, with at least 16 random characters."""
     shape = next(found for one in _SHAPES if (found := one.fullmatch(value)) is not None)
     parts = [_draw(_alphabet_of(part), len(part)) for part in shape.groups()]
     missing = _FEWEST - sum(map(len, parts))

@@ -1,7 +1,7 @@
-"""Where secrets are kept: the interface, and the two stores that write nothing down.
+"""The interface of secret stores, and the two stores that write nothing to disk.
 
-What is kept is a value, or an ``Injected``: a value with the requests that it may be put into.
-Above is :class:`casemate.vault.vault.Vault`, which a sandbox opens for its namespace; it checks names and values.
+A store keeps values, or ``Injected``: values with the requests that they may be put into. A sandbox uses it through
+:class:`casemate.vault.vault.Vault`, which checks names and values.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from typing import Protocol
 from casemate.errors import InvalidArgument
 from casemate.policy.inject import Inject, Injected
 
-SECRET_PREFIX = "CASEMATE_SECRET_"  # noqa: S105 - the beginning of names, each of which is a secret
-INJECT_PREFIX = "CASEMATE_INJECT_"  # and where one may go
+SECRET_PREFIX = "CASEMATE_SECRET_"  # noqa: S105 - a prefix of variable names
+INJECT_PREFIX = "CASEMATE_INJECT_"  # where a secret may go
 Kept = str | Injected
 _NAMESPACE = re.compile(r"[a-z0-9]+\Z")
 
 
 class VaultStore(Protocol):
-    """Keeps values by namespace and name. Called from any thread, and may block; raises ``CasemateError`` only.
+    """Keeps values by namespace and name. Called from any thread; may block. Raises only ``CasemateError``.
 
-    It never answers for another namespace than the one that it was asked for, whatever that is called.
+    It must never return anything of another namespace, whatever characters a namespace's name has.
     """
 
     def get(self, namespace: str, name: str) -> Kept | None:
-        """What is kept, or None where there is nothing."""
+        """Return the stored value, or None."""
 
     def set(self, namespace: str, name: str, value: Kept) -> None:
-        """Keep it, in place of one of that name; or raise."""
+        """Store a value, replacing any of that name, or raise."""
 
     def delete(self, namespace: str, name: str) -> bool:
-        """Forget it; whether there was one."""
+        """Delete a value. Returns whether there was one."""
 
     def names(self, namespace: str) -> tuple[str, ...]:
-        """The names that there are, in order."""
+        """Return all names, sorted."""
 
 
 class MemoryStore:
@@ -68,10 +68,10 @@ class EnvironmentStore:
     """Secrets from variables of the host, ``CASEMATE_SECRET_{NAMESPACE}_{NAME}``; read-only.
 
     ``CASEMATE_INJECT_{NAMESPACE}_{NAME}`` says in JSON where one may go: ``{"hosts": ["api.example.org"]}``, and
-    ``"header"`` and ``"format"`` where they are not the usual ones. What cannot be read there is an error.
+    ``"header"`` and ``"format"`` if they differ from the defaults. Anything invalid there is an error.
 
-    Only namespaces of small letters and digits have any, written in capitals: the first ``_`` then ends the namespace,
-    and no two namespaces share a variable.
+    Only namespaces of lowercase letters and digits have variables, which spell them in capitals. So the first ``_``
+    ends the namespace, and no two namespaces share a variable.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -102,7 +102,7 @@ class EnvironmentStore:
 
 
 class Layered:
-    """One store over another: what is set is set in the upper one, and hides what is below."""
+    """One store over another. Values are set in the upper store and hide those in the lower."""
 
     def __init__(self, upper: VaultStore, lower: VaultStore) -> None:
         self._upper, self._lower = upper, lower

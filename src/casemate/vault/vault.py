@@ -1,4 +1,4 @@
-"""The vault as a sandbox sees it: the secrets of one namespace, which it cannot leave; and the store behind it."""
+"""The vault as a sandbox sees it: the secrets of one namespace and no other; and the choice of the store behind it."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from casemate.vault.store import EnvironmentStore, Kept, Layered, MemoryStore, V
 
 @dataclass(frozen=True, slots=True)
 class HostSecrets:
-    """Not for programs, nor for callers: it hands out values. Its methods may block, and raise ``CasemateError``."""
+    """Returns values, so it is not for programs or callers. Its methods may block, and raise ``CasemateError``."""
 
     store: VaultStore = field(repr=False)
     namespace: str
 
     def get(self, name: str) -> str | None:
-        """The value, or None where there is none."""
+        """Return the value, or None."""
         kept = self.store.get(self.namespace, name)
         return kept.value if isinstance(kept, Injected) else kept
 
     def set(self, name: str, value: str) -> None:
-        """Keep it."""
+        """Store a value."""
         self.store.set(self.namespace, name, value)
 
     def delete(self, name: str) -> bool:
-        """Forget it; whether there was one."""
+        """Delete a value. Returns whether there was one."""
         return self.store.delete(self.namespace, name)
 
 
@@ -46,10 +46,8 @@ _METHODS = ("get", "set", "delete", "names")
 
 
 def store_for(given: object, environ: Mapping[str, str]) -> VaultStore:
-    """The store: None is one in memory over the host's environment, a path an encrypted file, else a store itself.
-
-    Raises ``InvalidArgument`` and ``VaultUnavailable``.
-    """
+    """Return a store: for None one in memory over the host's environment, for a path an encrypted file, else ``given``
+    itself. Raises ``InvalidArgument`` and ``VaultUnavailable``."""
     if given is None:
         return Layered(MemoryStore(), EnvironmentStore(environ))
     if isinstance(given, str | os.PathLike):
@@ -59,15 +57,15 @@ def store_for(given: object, environ: Mapping[str, str]) -> VaultStore:
         if not isinstance(path, str) or not path or "\0" in path:
             raise InvalidArgument("vault", f"{given!r} is not a path")
         store = EncryptedFile(Path(path).expanduser(), environ=environ)
-        store.names("")  # what is wrong with it is known now, not when a program needs it
+        store.names("")  # fails now, not when a program needs it
         return store
     if all(callable(getattr(given, method, None)) for method in _METHODS):
-        return given  # type: ignore[return-value]  # as far as can be told
+        return given  # type: ignore[return-value]  # only its methods can be checked
     raise InvalidArgument("vault", f"{type(given).__name__} is neither a path nor a store with {', '.join(_METHODS)}")
 
 
 def users_store(environ: Mapping[str, str]) -> VaultStore:
-    """The user's own secrets, over those of the host's environment. Raises ``VaultUnavailable``."""
+    """Return the user's own secrets, over those of the host's environment. Raises ``VaultUnavailable``."""
     from casemate.vault.encrypted_file import EncryptedFile
 
     path, variables = default_path(environ), EnvironmentStore(environ)
@@ -76,14 +74,12 @@ def users_store(environ: Mapping[str, str]) -> VaultStore:
     except VaultUnavailable:
         if os.path.lexists(path):
             raise
-        return variables  # there is none, and the library for one is missing
+        return variables  # no vault exists, and the library for one is missing
 
 
 def default_path(environ: Mapping[str, str]) -> Path:
-    """Where the command line keeps secrets: in the user's state folder.
-
-    Raises ``VaultUnavailable`` when the environment names neither that folder nor a home.
-    """
+    """Return where the command line keeps secrets: in the user's state folder. Raises ``VaultUnavailable`` if the
+    environment names neither that folder nor a home."""
     try:
         return user_folder(environ, "state", "the vault has no place") / "vault" / "secrets"
     except Unavailable as error:
@@ -108,11 +104,11 @@ T = TypeVar("T")
 
 
 class Vault:
-    """The secrets of one namespace. Values go in and are given to programs; nothing here hands one back. Each method
-    raises ``VaultUnavailable`` where the vault cannot be read or written."""
+    """The secrets of one namespace. Programs and their requests get the values; callers cannot read them back. Each
+    method raises ``VaultUnavailable`` if the vault cannot be read or written."""
 
     def __init__(self, store: VaultStore, namespace: str, note: Note, check: Callable[[Question], None]) -> None:
-        """``note``: writes a row of the record; ``check``: raises ``Denied`` for what a rule denies."""
+        """``note``: writes a row of the record; ``check``: raises ``Denied`` for a secret that a rule denies."""
         self._store = store
         self._namespace = namespace
         self._note = note
@@ -124,12 +120,12 @@ class Vault:
         return HostSecrets(self._store, self._namespace)
 
     async def set(self, name: str, value: str, *, inject: Inject | None = None) -> None:
-        """Keep ``value`` as ``name``, in place of one of that name. With ``inject`` no program gets it: its variable
-        holds a placeholder, and the egress proxy puts the value into the requests that ``inject`` says.
+        """Store ``value`` as ``name``, replacing any value of that name. With ``inject`` no program gets it: its
+        variable holds a placeholder, and the egress proxy puts the value into the requests that ``inject`` names.
 
         Raises:
-            InvalidArgument: The name is none, or loaders read it; or the value has less than 8 bytes, or with
-                ``inject`` no header can hold it.
+            InvalidArgument: The name is invalid or read by loaders; or the value has fewer than 8 bytes or, with
+                ``inject``, does not fit into a header.
         """
         kept: Kept = check_value(check_name(name), value)
         if inject is not None:
@@ -139,25 +135,25 @@ class Vault:
 
     @operation()
     async def delete(self, name: Name) -> None:
-        """Forget a secret. Programs that run keep it, and it is still removed from their output.
+        """Delete a secret. Running programs keep it, and it is still removed from their output.
 
         Args:
-            name: Of its variable.
+            name: The name of its variable.
 
         Raises:
-            InvalidArgument: There is none of that name.
+            InvalidArgument: No secret has that name.
         """
         check_name(name)
         if not await asyncio.to_thread(self._record, "delete", name, lambda: self._store.delete(self._namespace, name)):
             raise InvalidArgument("name", _unknown(name))
 
     async def names(self) -> tuple[str, ...]:
-        """The names that there are."""
+        """Return the names of all secrets."""
         return await asyncio.to_thread(self._record, "", "", lambda: self._store.names(self._namespace))
 
     @operation(name="names", gives=_secret_names)
     async def injects(self) -> dict[str, Inject | None]:
-        """List every name with where its value may go: None for one that programs get. Values are not given."""
+        """List every name with the requests that its value may go into; None if programs get it. Shows no values."""
 
         def each() -> dict[str, Inject | None]:
             kept = {name: self._store.get(self._namespace, name) for name in self._store.names(self._namespace)}
@@ -166,9 +162,8 @@ class Vault:
         return await asyncio.to_thread(self._record, "", "", each)
 
     def resolve(self, names: object) -> Secrets:
-        """The secrets that a run asks for. Raises ``InvalidArgument`` for a name that there is none of, whether it is
-        another namespace's or nobody's, ``Denied`` for one that a rule denies, and ``VaultUnavailable``. May block.
-        Placeholders are others each time."""
+        """Return the secrets that a run asks for, with new placeholders. May block. Raises ``InvalidArgument`` for an
+        unknown name, also if another namespace has it; ``Denied`` if a rule denies one; and ``VaultUnavailable``."""
         asked = check_asked(names)
         if not asked:
             return NO_SECRETS
@@ -179,19 +174,19 @@ class Vault:
         return Secrets(values, [_placeholder(name, one) for name, one in kept.items() if isinstance(one, Injected)])
 
     async def check_names(self, names: Iterable[str]) -> None:
-        """Raises as :meth:`resolve` for a name that there is none of; no value is read."""
+        """Raise ``InvalidArgument`` for an unknown name. Reads no values."""
         if unknown := set(names).difference(await self.names()):
             raise InvalidArgument("secrets", _unknown(min(unknown)))
 
     async def resolve_async(self, names: object) -> Secrets:
-        """The same, without blocking the event loop."""
+        """Do what :meth:`resolve` does, without blocking the event loop."""
         return await asyncio.to_thread(self.resolve, names) if check_asked(names) else NO_SECRETS
 
     def _stored_value(self, name: str) -> Kept:
         kept = self._store.get(self._namespace, name)
         if kept is None:
             raise InvalidArgument("secrets", _unknown(name))
-        try:  # a store may be the environment, or anybody's
+        try:  # the environment and stores of callers check nothing
             return (
                 check_injected(name, kept.value, kept.inject) if isinstance(kept, Injected) else check_value(name, kept)
             )
@@ -199,7 +194,7 @@ class Vault:
             raise InvalidArgument("secrets", error.problem) from None
 
     def _record(self, action: str, name: str, work: Callable[[], T], more: Mapping[str, object] = _NOTHING_MORE) -> T:
-        """``work``, with a row of the record for a change, and for a vault that is not as it was left."""
+        """Do ``work``. Records a change, and a vault that is unavailable."""
         try:
             done = work()
         except VaultUnavailable as error:

@@ -1,1 +1,1 @@
-"""The web for agents: pages and searches, each in a cell of its own."""
+"""Web access for agents: pages and searches are handled in cells."""

@@ -1,7 +1,7 @@
-"""Pages in a browser: Chromium in a cell, whose only network is the cell's, driven through the cell's pipes.
+"""Renders pages in Chromium, which runs in a cell, has only the cell's network, and is driven through pipes.
 
-One browser is kept for each caller, and each call has a browser context of its own. It runs without a sandbox of
-Chromium's, so all that it says is a stranger's, and it ends with its cell.
+Each caller has one browser; each call has its own browser context. Chromium's own sandbox is off, so all its output is
+untrusted. The browser ends with its cell.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
     from casemate.policy.hosts import HostRules
 
 _LIMITS = Limits(memory="1GiB", processes=400, cpus=2, disk="512MiB")  # each thread counts as a process
-_IDLE_SECONDS = 300.0  # without a call, after which a browser ends
-_MOST_BROWSERS = 4  # each may take as much as _LIMITS says
-_MOST_PAGES = 4  # at once in a browser; more calls wait
-_MOST_CALLS = 100  # of a browser: its network gives so many names addresses, and no more
+_IDLE_SECONDS = 300.0  # an idle browser ends after this
+_MOST_BROWSERS = 4  # each may use all of _LIMITS
+_MOST_PAGES = 4  # at once in one browser; further calls wait
+_MOST_CALLS = 100  # of one browser: the cell's network has addresses for only so many names
 _START_WITHIN = 30.0  # seconds to the first answer, on a busy machine
-_LEAVES_WITHIN = 1.0  # seconds in which the cell of a browser that has closed its pipe ends, and says why
-_END_WITHIN = 10.0  # seconds in which a cell that is ended is gone
-_LOOK_EVERY = 0.05  # seconds between looks for whether somebody is asked
+_LEAVES_WITHIN = 1.0  # seconds for the cell to end and report why, once the browser has closed its pipe
+_END_WITHIN = 10.0  # seconds for a killed cell to be gone
+_LOOK_EVERY = 0.05  # seconds between checks for a pending approval
 _CLOSED = "the sandbox was closed"
 _CERTIFICATE = "Where TLS is intercepted, certutil tells the browser whom to trust: apt-get install libnss3-tools."
-# The cell's standard streams are the protocol's pipes. The browser trusts what NSS has: where the egress proxy ends
-# TLS, its authority is put there.
+# The cell's standard streams are the protocol's pipes. Chromium trusts NSS: where the egress proxy intercepts TLS, this
+# adds the proxy's authority there.
 _SCRIPT = """
 exec 2>/dev/null
 if [ -f /etc/ssl/certs/casemate.pem ]; then
@@ -69,21 +69,20 @@ _FLAGS = (
 
 
 class Browsers:
-    """The browsers of a sandbox, one for each caller and its hosts. For one event loop."""
+    """The browsers of a sandbox, one for each caller and its hosts. Used in one event loop."""
 
     def __init__(self, context: Callable[[], ExecutionContext], namespace: str) -> None:
-        """``context``: of the sandbox, whose network rules and approvals hold; nothing is started."""
+        """``context``: returns the terms of a call, with the network rules and approvals. Starts nothing."""
         self._context, self._namespace = context, namespace
-        self._warm: dict[tuple[str, str, HostRules | None], _BrowserCell] = {}  # the last used is last
+        self._warm: dict[tuple[str, str, HostRules | None], _BrowserCell] = {}  # least recently used first
         self._living: set[_BrowserCell] = set()
         self._is_closed = False
 
     async def browse(
         self, url: str, *, wait_for_selector: str | None, wait_until: WaitUntil, timeout: float, screenshot: bool  # noqa: ASYNC109
     ) -> Rendered:  # fmt: skip
-        """Open a page in the caller's browser, wait until it is ready, and take it; arguments as of ``Web.browse``.
-
-        Raises as that, and ``QueueFull`` and ``SandboxClosed``."""
+        """Open a page in the caller's browser and return it when it is ready. Takes the arguments of ``Web.browse``;
+        raises what that raises, ``QueueFull`` and ``SandboxClosed``."""
         checked_address(url)
         if wait_until not in EVENTS:
             raise InvalidArgument("wait_until", f"{wait_until!r:.50} is none of {', '.join(EVENTS)}")
@@ -100,7 +99,7 @@ class Browsers:
         return await browser.visit(Visit(url, wait_for_selector, wait_until, timeout, screenshot))
 
     async def close(self) -> None:
-        """End every browser. Bounded; harmless when repeated."""
+        """End every browser, within a bounded time. Idempotent."""
         self._is_closed = True
         for browser in self._living:
             browser.end(_CLOSED)
@@ -124,7 +123,7 @@ class Browsers:
 
 
 class _BrowserCell:
-    """One browser in its cell, from its start to its end. ``calls`` go on; ``why_ended``: or is to end."""
+    """One browser in its cell, from start to end."""
 
     def __init__(self, context: ExecutionContext, namespace: str) -> None:
         self._program, entries = find_browser()
@@ -136,22 +135,22 @@ class _BrowserCell:
             request, entries, (), (SYSTEM_PATH,), Workspace("private"), WORKSPACE, RESERVE, heap=False
         )
         self._context = context
-        self.calls = self._number = 0
-        self.why_ended = ""
+        self.calls = self._number = 0  # calls in progress; all calls so far
+        self.why_ended = ""  # set when it has ended, or takes no more calls
         self._turns, self._quiet = asyncio.Semaphore(_MOST_PAGES), asyncio.Event()
         self._pipe = CdpPipe(self._kill)
         self._begun: asyncio.Future[Begun] = asyncio.get_running_loop().create_future()
         self._idle: asyncio.TimerHandle | None = None
-        self.task = asyncio.ensure_future(self._live())  # noqa: TID251 - ended by `end`, awaited by whoever closes
+        self.task = asyncio.ensure_future(self._live())  # noqa: TID251 - `end` ends it, `Browsers.close` awaits it
         self.task.add_done_callback(self._note_end)
 
     @property
     def takes_calls(self) -> bool:
-        """Whether one more may begin in it."""
+        """Whether it can take another call."""
         return not (self.why_ended or self._pipe.why_ended or self.task.done()) and self._number < _MOST_CALLS
 
     def end(self, why: str) -> None:
-        """End it, and what goes on in it. Its task is done when it is gone."""
+        """End the browser and its calls. ``task`` is done when the cell is gone."""
         self.why_ended = self.why_ended or why
         if not self._begun.done():
             self.task.cancel()
@@ -166,20 +165,20 @@ class _BrowserCell:
     def _note_end(self, task: asyncio.Task[Execution]) -> None:
         self._begun.cancel()
         if not task.cancelled():
-            task.exception()  # whoever waits for it is told, and the record has it
+            task.exception()  # marks it as retrieved: callers get it from `_cause`, and the record has it
 
     def _is_asking(self) -> bool:
         has_begun = self._begun.done() and not self._begun.cancelled()
         return has_begun and self._begun.result().requester.pending_count > 0
 
     async def _live(self) -> Execution:
-        """Its execution, which is on record as any other."""
+        """Run the browser as an execution, which is on record like any other."""
         context, (stdin, writable), (readable, stdout) = self._context, os.pipe(), os.pipe()
         streams = [stdin, stdout]
 
         def note_begun(begun: Begun) -> None:
             self._begun.set_result(begun)
-            while streams:  # the cell has copies: their end is its end
+            while streams:  # the cell has copies, so the pipes close when it ends
                 os.close(streams.pop())
 
         try:
@@ -192,7 +191,7 @@ class _BrowserCell:
             self._pipe.end(ENDED)
 
     async def visit(self, visit: Visit) -> Rendered:
-        """Take one page."""
+        """Render one page."""
         self.calls, self._number = self.calls + 1, self._number + 1
         number = self._number
         self._quiet.clear()
@@ -210,7 +209,7 @@ class _BrowserCell:
         return replace(rendered, downloads=await self._hand_out(number)) if has_files else rendered
 
     async def _take(self, visit: Visit, number: int) -> tuple[Rendered, bool]:
-        """The page, and whether it has left files. Raises ``CasemateError``."""
+        """Return the page, and whether it left files. Raises ``CasemateError``."""
         try:
             async with _limit_time(_START_WITHIN, self._is_asking):
                 await asyncio.wait([self._begun])
@@ -243,7 +242,7 @@ class _BrowserCell:
         return rendered, bool(tab.files)
 
     async def _cause(self, visit: Visit) -> CasemateError:
-        """Why the browser has ended, or never began."""
+        """Return the error that says why the browser ended, or never started."""
         await asyncio.wait([self.task], timeout=_END_WITHIN)
         if self.why_ended == _CLOSED or not self.task.done() or self.task.cancelled():
             return SandboxClosed(_CLOSED)
@@ -256,7 +255,7 @@ class _BrowserCell:
         return visit.problem("browser", why, f"Whether it can be started, this says: {self._program} --version")
 
     async def _hand_out(self, number: int) -> tuple[Artifact, ...]:
-        """The files of a call. What a dead cell has left is collected, so the browser ends when nothing goes on."""
+        """Return a call's files. They are collected when the cell ends, so end the browser after its calls."""
         self.why_ended = self.why_ended or "its files were taken"
         await self._quiet.wait()
         self.end(self.why_ended)
@@ -265,7 +264,7 @@ class _BrowserCell:
 
 
 def _denial(tab: Tab, crossings: tuple[Crossing, ...]) -> Denied | None:
-    """Why a host at which the page is, or was to be, may not be reached; None where that is not the cause."""
+    """Return the denial of a host that the page is at or was going to; None if no denial is the cause."""
     hosts = {canonical(host) for host in tab.hosts}
     for one in crossings:
         if one.decision == "denied" and one.host in hosts:
@@ -276,7 +275,7 @@ def _denial(tab: Tab, crossings: tuple[Crossing, ...]) -> Denied | None:
 
 @contextlib.asynccontextmanager
 async def _limit_time(seconds: float, waits: Callable[[], bool]) -> AsyncIterator[None]:
-    """Raise ``TimeoutError`` after so many seconds in which nothing ``waits`` for somebody's answer."""
+    """Raise ``TimeoutError`` after ``seconds``. Time while ``waits()`` is true, for an approval, does not count."""
     timers: list[asyncio.TimerHandle] = []
     async with asyncio.timeout(seconds) as limit:
 

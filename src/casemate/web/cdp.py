@@ -1,4 +1,4 @@
-"""Chromium's DevTools protocol over two pipes: JSON objects, each ended by NUL. All that comes is a stranger's."""
+"""Chromium's DevTools protocol over two pipes: JSON objects, each ended by NUL. All messages are untrusted."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from casemate.execution.frames import decode
 T = TypeVar("T")
 Handler = Callable[[str, Mapping[str, Any]], None]
 
-MOST_SAID = 64 << 20  # bytes that a browser may say for a call
-_MESSAGE_COST = 256  # bytes that a message counts for besides its own: reading an empty one takes time too
-ENDED = "it ended"  # by itself
+MOST_SAID = 64 << 20  # bytes that a browser may send per call
+_MESSAGE_COST = 256  # bytes that each message counts for beyond its size: parsing an empty one takes time too
+ENDED = "it ended"  # without being told to
 _MOST_WORDS = 300  # characters of a refusal
 
 
 class CdpRefused(Exception):
-    """The browser does not do it; in its own words."""
+    """The browser refused a call. Holds its message."""
 
 
 class CdpEnded(Exception):
-    """Nothing more will be said."""
+    """The connection to the browser has ended."""
 
 
 class Nonsense(Exception):
-    """It said something that means nothing."""
+    """The browser sent a malformed message."""
 
 
 def part(value: object, *names: str, kind: type[T]) -> T:
-    """What is in objects that lie in each other. Raises ``Nonsense`` where it is not there, or of another kind."""
+    """Return a member of nested objects. Raises ``Nonsense`` if it is missing or not of ``kind``."""
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     if not isinstance(value, kind):
@@ -42,40 +42,39 @@ def part(value: object, *names: str, kind: type[T]) -> T:
 
 
 class CdpPipe(asyncio.Protocol):
-    """The way to one browser. ``handlers``: what is told of a session's events, and with no name and no session of the
-    end. ``why_ended``: empty as long as it lives."""
+    """The connection to one browser."""
 
     def __init__(self, on_end: Callable[[], None]) -> None:
-        """``on_end`` is called once, when nothing is read or said any more: the browser must end then."""
-        self.handlers: dict[str, Handler] = {}
-        self.why_ended = ""
+        """``on_end`` is called once, when the pipes are closed; it must end the browser."""
+        self.handlers: dict[str, Handler] = {}  # by session, for its events; at the end each gets ("", {})
+        self.why_ended = ""  # empty while it lives
         self._on_end = on_end
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._numbers = itertools.count(1)
         self._buffer = bytearray()
-        self._left = 0  # bytes that may be said
+        self._left = 0  # bytes that the browser may still send
         self._transports: list[asyncio.BaseTransport] = []
 
     async def open(self, readable: int, writable: int) -> None:
-        """Read and write these ends of pipes, which are closed with it."""
+        """Read and write these pipe ends. :meth:`end` closes them."""
         loop = asyncio.get_running_loop()
         self._writes, _ = await loop.connect_write_pipe(asyncio.Protocol, os.fdopen(writable, "wb", 0))
         self._transports.append(self._writes)
         self._transports.append((await loop.connect_read_pipe(lambda: self, os.fdopen(readable, "rb", 0)))[0])
 
     def allow_more(self, *, afresh: bool) -> None:
-        """A call begins, for which more may be said; ``afresh``: no other is going on."""
+        """Raise the byte limit for a new call; ``afresh`` resets it, because no other call is in progress."""
         self._left = MOST_SAID + (0 if afresh else self._left)
 
     def tell(self, method: str, session: str = "", **params: object) -> int:
-        """Say it, and take no notice of what becomes of it. The number of the message."""
+        """Send a message without waiting for its answer. Returns its number."""
         number = next(self._numbers)
         message = {"id": number, "method": method, "params": params, **({"sessionId": session} if session else {})}
         self._writes.write(json.dumps(message).encode() + b"\0")
         return number
 
     async def call(self, method: str, session: str = "", **params: object) -> dict[str, Any]:
-        """The browser's answer. Raises ``CdpRefused``, ``CdpEnded``."""
+        """Send a message and return the answer. Raises ``CdpRefused``, ``CdpEnded`` and ``Nonsense``."""
         if self.why_ended:
             raise CdpEnded(self.why_ended)
         answer = asyncio.get_running_loop().create_future()
@@ -90,7 +89,7 @@ class CdpPipe(asyncio.Protocol):
         return part(said, "result", kind=dict)
 
     def data_received(self, data: bytes) -> None:
-        """Take every message that is whole."""
+        """Handle each complete message."""
         *ends, rest = data.split(b"\0")
         self._left -= len(data) + _MESSAGE_COST * len(ends)
         if self._left < 0:
@@ -105,11 +104,11 @@ class CdpPipe(asyncio.Protocol):
         self._buffer += rest
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """The other end is closed."""
+        """End, because the browser closed its pipe."""
         self.end(ENDED)
 
     def end(self, why: str) -> None:
-        """Hear and say no more. Harmless when repeated."""
+        """Close the pipes and fail all waiting calls. Idempotent."""
         if self.why_ended:
             return
         self.why_ended = why

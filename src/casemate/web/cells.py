@@ -1,4 +1,4 @@
-"""A program of casemate's own that meets hostile pages, in a cell: its order, and its answer, which is a stranger's."""
+"""Runs casemate's own programs on hostile pages in a cell: their orders, and their untrusted answers."""
 
 from __future__ import annotations
 
@@ -29,25 +29,22 @@ _MOST_LINKS = 500
 _MOST_ADDRESS = 8192
 _MOST_WORDS = 1000
 _LIMITS = Limits(memory="1GiB", output="16MiB", full_output="16MiB", disk="64MiB")
-PARSERS = ("trafilatura", "html2text", "pypdfium2")  # loaded before a page comes
+PARSERS = ("trafilatura", "html2text", "pypdfium2")  # preloaded, before a page arrives
 _PRELOAD = (*PARSERS, "_casemate.web")
 SEARCHERS = ("ddgs",)
 _PROGRAM = "from _casemate import {0}\n{0}.main()\n"
 
 
 class ProgramOrder(NamedTuple):
-    """``program`` of the guest's that is told ``order`` and needs ``modules``; ``url``: what it is about, for errors
-    and the record; ``seconds`` that it may take."""
-
-    program: str
-    modules: tuple[str, ...]
-    url: str
-    order: Mapping[str, Any]
-    seconds: float
+    program: str  # of the guest
+    modules: tuple[str, ...]  # that it needs
+    url: str  # of the page, or the search: for errors and the record
+    order: Mapping[str, Any]  # its input
+    seconds: float  # its time limit
 
 
 def checked_address(url: object) -> str:
-    """``url``. Raises ``InvalidArgument`` where it is no plain address of http(s)."""
+    """Return ``url``. Raises ``InvalidArgument`` if it is not a plain http(s) URL."""
     if not isinstance(url, str) or len(url) > _MOST_ADDRESS or not is_plain(url) or " " in url:
         raise InvalidArgument("url", f"give an address such as 'https://example.org/page', not {str(url)[:200]!r}")
     try:
@@ -65,14 +62,12 @@ def checked_address(url: object) -> str:
 
 
 def place_of(url: str) -> tuple[str, int]:
-    """Host and port of an address. Raises ``ValueError``."""
+    """Return host and port of a URL. Raises ``ValueError``."""
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or (HTTPS if parts.scheme == "https" else HTTP)
 
 
 class PageText(NamedTuple):
-    """What a page says."""
-
     title: str
     text: str
     links: tuple[WebLink, ...]
@@ -82,21 +77,16 @@ class PageText(NamedTuple):
 async def markdown_of(
     html: str, url: str, context: ExecutionContext, namespace: str, *, whole: bool = False
 ) -> PageText:
-    """Markdown of a hostile page, made in a cell without a network. ``whole``: of all of it, not of the main content.
-
-    Raises:
-        WebUnavailable: It cannot be read.
-    """
+    """Convert a hostile page to Markdown in a cell without a network. ``whole``: all of it, not only its main content.
+    Raises ``WebUnavailable`` if it cannot be read."""
     seconds = deadline_of(context.limits, USUAL_PAGE_SECONDS)
     order = ProgramOrder("web", PARSERS, url, {"do": "convert", "html": html, "url": url, "whole": whole}, seconds)
     return text_in(await run_program(order, replace(context, hosts=None), namespace))
 
 
 async def run_program(order: ProgramOrder, context: ExecutionContext, namespace: str) -> Mapping[str, Any]:
-    """What the program says. Nothing of the caller's is in its cell; its network is what ``context`` permits.
-
-    Raises ``Unavailable`` where a module is missing, ``WebUnavailable`` for whatever else keeps it from answering.
-    """
+    """Run a program and return its answer. Its cell has nothing of the caller's; ``context`` sets its network. Raises
+    ``Unavailable`` if a module is missing, ``Denied`` if a host was refused, and ``WebUnavailable``."""
     if missing := [name for name in order.modules if importlib.util.find_spec(name) is None]:
         raise Unavailable(f"{', '.join(missing)} is not installed", remediation=how_to_install("web"))
     request = make_request(
@@ -125,7 +115,7 @@ async def run_program(order: ProgramOrder, context: ExecutionContext, namespace:
 
 
 def _check_permitted(url: str, said: Mapping[str, Any], execution: Execution, context: ExecutionContext) -> None:
-    """Raises ``Denied`` where the network's rules, or whoever was asked, are why there is no page."""
+    """Raise ``Denied`` if the network's rules or an approver are why there is no page."""
     for one in execution.crossings:
         if one.decision == "denied":
             raise Denied(f"{one.host}{f':{one.port}' if one.port else ''}: {one.reason}", remediation=HOW_TO_ALLOW)
@@ -145,23 +135,23 @@ HOW_TO_ALLOW = (
 )
 
 
-# -- what a stranger said, in bounds
+# -- parts of untrusted answers, within bounds
 
 
 def words_in(value: object, most: int = _MOST_WORDS) -> str:
-    """A text on one line; empty for anything else."""
+    """Return a text as one line; empty for anything else."""
     return " ".join(value[:most].split()) if isinstance(value, str) else ""
 
 
 def address_in(value: object) -> str:
-    """An address of http(s); empty for anything else."""
+    """Return an http(s) URL; empty for anything else."""
     if not isinstance(value, str) or len(value) > _MOST_ADDRESS or not is_plain(value):
         return ""
     return value if value.startswith(("http://", "https://")) else ""
 
 
 def text_in(said: Mapping[str, Any]) -> PageText:
-    """The text of a page, and its links."""
+    """Return the text of a page, and its links."""
     text, links = said.get("text"), said.get("links")
     found = [
         WebLink(words_in(one.get("text")), url)

@@ -1,4 +1,4 @@
-"""Who is asked in a search, in which order, and who is left alone for a while."""
+"""Which search engines are asked, in which order, and which are skipped for a while."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from casemate.policy.hosts import HTTP, HTTPS, LOCAL_NAME, HostRule, host_rule
 
 SEARXNG = "searxng"
-# The hosts that engines of ddgs ask; those that it has disabled are not among them.
+# The hosts of the engines that ddgs has enabled.
 _HOSTS = {
     "brave": "search.brave.com",
     "duckduckgo": "html.duckduckgo.com",
@@ -20,7 +20,7 @@ _HOSTS = {
     "wikipedia": "en.wikipedia.org",
     "yahoo": "search.yahoo.com",
 }
-_FIRST, _LONGEST = 30.0, 1800.0  # seconds without an engine that failed, doubled with each time more
+_FIRST, _LONGEST = 30.0, 1800.0  # seconds to skip a failed engine; doubled at each further failure
 
 
 class _Failures(NamedTuple):
@@ -30,10 +30,10 @@ class _Failures(NamedTuple):
 
 
 class Engines:
-    """The engines that a policy names, of one sandbox. Used in one event loop."""
+    """The engines of one sandbox, as its policy lists them. Used in one event loop."""
 
     def __init__(self, terms: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
-        """``terms``: ``web`` of the policy. Raises ``InvalidArgument`` where its SearXNG is no host that can be."""
+        """``terms``: the policy's ``web`` section. Raises ``InvalidArgument`` if the host of its SearXNG is invalid."""
         self._place: HostRule | None = None
         self.searxng = ""
         if terms["searxng"]:
@@ -44,8 +44,8 @@ class Engines:
         self._failures: dict[str, _Failures] = {}
 
     def order(self) -> list[str]:
-        """Those to ask now: the SearXNG, then the others, each time another of them first. A SearXNG that failed lately
-        comes last: it is the operator's own, and one word of an agent's must not take it from all."""
+        """Return the engines to ask now: the SearXNG, then the others in rotation. A SearXNG that failed lately is not
+        skipped but comes last: one agent's query must not take the operator's own engine from everyone."""
         first = self._turn % max(1, len(self._names))
         self._turn += 1
         now = self._clock()
@@ -55,12 +55,12 @@ class Engines:
         return [*names, *own] if SEARXNG in resting else [*own, *names]
 
     def hosts(self, names: Sequence[str]) -> tuple[HostRule, ...]:
-        """What those of these names need."""
+        """Return the rules that let these engines through."""
         own = (self._place,) if self._place and SEARXNG in names else ()
         return (*own, *(HostRule(_HOSTS[name]) for name in names if name in _HOSTS))
 
     def note(self, failed: Mapping[str, str], answered: Sequence[str]) -> None:
-        """What became of a search: who failed and what it said, and who has answered."""
+        """Note the outcome of a search: failed engines with their messages, and those that answered."""
         for name in answered:
             self._failures.pop(name, None)
         for name, words in failed.items():
@@ -69,7 +69,7 @@ class Engines:
             self._failures[name] = _Failures(count, self._clock() + pause, words)
 
     def reasons(self) -> str:
-        """What each of those that failed has said last, and when it is asked again."""
+        """Return the last message of each failed engine, and how long it is skipped."""
         now = self._clock()
         left = {name: f" (left alone for {max(0.0, one.until - now):.0f} s)" for name, one in self._failures.items()}
         left[SEARXNG] = ""
@@ -77,7 +77,7 @@ class Engines:
 
 
 def _place_of(address: str) -> tuple[str, HostRule]:
-    """The address of a SearXNG as a cell has it, and what lets it through."""
+    """Return a SearXNG's URL as a cell sees it, and the rule that lets it through."""
     parts = urlsplit(address)
     host, port = parts.hostname or "", parts.port or (HTTPS if parts.scheme == "https" else HTTP)
     is_local = host in ("localhost", "127.0.0.1", "::1")

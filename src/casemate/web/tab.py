@@ -1,4 +1,4 @@
-"""One page of one call, in a browser context of its own: opened, waited for, taken, closed."""
+"""One call's page, in its own browser context: opened, awaited, read, closed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from casemate.model.execution import Artifact
     from casemate.model.web import WaitUntil
 
-WIDTH, HEIGHT = 1280, 800  # of a page, and of its picture
+WIDTH, HEIGHT = 1280, 800  # pixels of a page and of its screenshot
 EVENTS = {"load": "load", "domcontentloaded": "DOMContentLoaded", "networkidle": "networkIdle"}
-_LOOK_EVERY = 0.05  # seconds between looks for what a selector fits
-_LEAVE_WITHIN = 2.0  # seconds in which a page is closed; a browser that takes longer is ended
+_LOOK_EVERY = 0.05  # seconds between checks for the selector
+_LEAVE_WITHIN = 2.0  # seconds to close a page; a browser that takes longer is ended
 _PNG = b"\x89PNG\r\n\x1a\n"
 _FACTS = "({title: document.title, status: performance.getEntriesByType('navigation')[0].responseStatus})"
 _PATIENCE = (
@@ -32,23 +32,17 @@ _PATIENCE = (
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A page as the browser has it in the end; all of it is a stranger's.
-
-    ``status``: of HTTP, 0 where it does not say; ``html``: the document as it is now; ``screenshot``: in PNG, of what
-    is seen first, where it was asked for; ``downloads``: files that it has downloaded.
-    """
+    """A rendered page. All of it is untrusted."""
 
     url: str
-    status: int = 0
+    status: int = 0  # of HTTP; 0 if the browser does not say
     title: str = ""
-    html: str = ""
-    screenshot: bytes | None = None
+    html: str = ""  # the document as rendered
+    screenshot: bytes | None = None  # a PNG of the first screen, if asked for
     downloads: tuple[Artifact, ...] = ()
 
 
 class Visit(NamedTuple):
-    """What a call wants."""
-
     url: str
     selector: str | None
     wait_until: WaitUntil
@@ -56,32 +50,31 @@ class Visit(NamedTuple):
     screenshot: bool
 
     def problem(self, reason: str, message: str, remediation: str = "") -> WebUnavailable:
-        """Why there is no page."""
+        """Make the error that says why there is no page."""
         return WebUnavailable(self.url, f"{self.url}: {message}", reason=reason, remediation=remediation)
 
 
 class Unreached(Exception):
-    """A page did not come; in the browser's words."""
+    """A page could not be reached. Holds the browser's message."""
 
 
 class Tab:
-    """``files``: downloads by their ids, and whether each is over; ``hosts``: where it was, or was to go; ``awaited``:
-    what it waits for; ``is_left``: nothing of it remains in the browser. ``number`` names the folder of its files."""
+    """One page. ``number`` names the folder of its downloads."""
 
     def __init__(self, pipe: CdpPipe, visit: Visit, number: int) -> None:
-        self.files: dict[str, bool] = {}
-        self.hosts = {place_of(visit.url)[0]}
-        self.awaited, self.is_left = "an answer", False
+        self.files: dict[str, bool] = {}  # downloads by id, and whether each is over
+        self.hosts = {place_of(visit.url)[0]}  # where it was, or was going
+        self.awaited, self.is_left = "an answer", False  # what it waits for; whether the browser has closed it
         self._pipe, self._visit, self._folder = pipe, visit, f"{WORKSPACE}/{number}"
         self._target = self._session = self._loader = ""
         self._loaders: set[str] = set()
-        self._reached: set[str] = set()  # by the page that is there now
+        self._reached: set[str] = set()  # events of the current page
         self._problem: Exception | None = None
         self._changed = asyncio.Event()
 
     @contextlib.asynccontextmanager
     async def open_blank(self) -> AsyncIterator[None]:
-        """A blank page. Raises ``InvalidArgument`` for a selector that is none, and what :class:`CdpPipe` raises."""
+        """Open a blank page. Raises ``InvalidArgument`` for an invalid selector, and what :class:`CdpPipe` raises."""
         pipe = self._pipe
         own = part(await pipe.call("Target.attachToBrowserTarget"), "sessionId", kind=str)
         pipe.handlers[own] = self._hear
@@ -98,7 +91,7 @@ class Tab:
             pipe.handlers[self._session] = self._hear
             for method in ("Page.enable", "Inspector.enable"):
                 await self._call(method)
-            await self._call("Page.setLifecycleEventsEnabled", enabled=True)  # before it goes anywhere
+            await self._call("Page.setLifecycleEventsEnabled", enabled=True)  # before it navigates
             try:
                 await self._fits()
             except CdpRefused:
@@ -114,14 +107,14 @@ class Tab:
                     self.is_left = True
 
     async def take(self) -> Rendered:
-        """Go there, wait until it is ready and its downloads are over, and take it. Raises ``Unreached``,
+        """Navigate, wait until the page is ready and its downloads are over, and return it. Raises ``Unreached``,
         ``WebUnavailable``, and what :class:`CdpPipe` raises."""
         said = await self._call("Page.navigate", url=self._visit.url)
         words = words_in(said.get("errorText"), 100)
         if said.get("isDownload") is True:
             await self._until(lambda: bool(self.files), "a download")
             rendered = Rendered(self._visit.url)
-        elif words == "net::ERR_ABORTED":  # and nothing comes after that
+        elif words == "net::ERR_ABORTED":  # no event follows
             raise Unreached(words)
         else:
             rendered = await self._take_when_ready(part(said, "loaderId", kind=str), words)
@@ -129,7 +122,7 @@ class Tab:
         return rendered
 
     def timeout(self) -> WebUnavailable:
-        """What had not come when its time was up."""
+        """Make the error that says what the page still waited for."""
         return self._visit.problem("timeout", f"{self.awaited} had not come in {self._visit.seconds:g} s", _PATIENCE)
 
     async def _call(self, method: str, **params: object) -> dict[str, Any]:
@@ -144,7 +137,7 @@ class Tab:
             await self._changed.wait()
 
     async def _take_when_ready(self, loader: str, words: str) -> Rendered:
-        """The page of ``loader``, or where it goes from there by itself; ``words``: why there is an error's page."""
+        """Return the page of ``loader``, or the one that it redirects to; ``words``: the error of an error page."""
         event = EVENTS[self._visit.wait_until]
         while True:
             await self._until(lambda: loader in self._loaders and event in self._reached, f"the event {event!r}")
@@ -153,12 +146,12 @@ class Tab:
                 if await self._fits():
                     return await self._take_now(words)
                 self.awaited = f"something that fits {self._visit.selector!r:.100}"
-            except CdpRefused as error:  # what was asked about was there a moment ago
+            except CdpRefused as error:  # the page has changed meanwhile
                 self.awaited = f"its content ({error})"
             await asyncio.sleep(_LOOK_EVERY)
 
     async def _place(self, words: str) -> str:
-        """Where it is. Raises ``Unreached`` at an error's page, ``WebUnavailable`` where that is none of http(s)."""
+        """Return the page's URL. Raises ``Unreached`` for an error page, ``WebUnavailable`` if it is not http(s)."""
         frame = part(await self._call("Page.getFrameTree"), "frameTree", "frame", kind=dict)
         url = frame.get("unreachableUrl") or frame.get("url")
         try:
@@ -195,7 +188,7 @@ class Tab:
         return Rendered(await self._place(words), status, words_in(facts.get("title")), html, picture)
 
     def _hear(self, method: str, params: Mapping[str, Any]) -> None:
-        """An event of its sessions. Raises ``Nonsense``."""
+        """Handle an event of the tab's sessions. Raises ``Nonsense``."""
         match method:
             case "":
                 self._problem = CdpEnded(self._pipe.why_ended)

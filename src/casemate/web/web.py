@@ -1,4 +1,4 @@
-"""``sandbox.web``: searches, pages, and pages in a browser."""
+"""``sandbox.web``: search, fetch pages, browse."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ _MOST_HITS = 100
 _MOST_SNIPPET = 2000  # characters
 Query = Annotated[str, Most(_MOST_QUERY)]
 Hits = Annotated[int, Between(1, _MOST_HITS)]
-_SEARCH_WITHIN = 60.0  # seconds for all engines, each of which has ten
-_MOST_KEPT, _MOST_KEPT_TEXT = 256, 8 << 20  # pages, and characters of them all
+_SEARCH_WITHIN = 60.0  # seconds for all engines; each has ten
+_MOST_KEPT, _MOST_KEPT_TEXT = 256, 8 << 20  # cached pages, and characters of all of them
 _MOST_VALIDATOR = 300  # characters
 _ROBOTS: tuple[Robots, ...] = ("allowed", "disallowed", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
 class _KeptPage:
-    """A page of one caller's, and by what its server knows whether it has changed."""
+    """A cached page of one caller, with the validators for conditional requests (RFC 9110, section 13)."""
 
     page: WebPage
     etag: str
@@ -55,11 +55,11 @@ class _KeptPage:
 
 
 class Web:
-    """What agents may have of the web, under the network rules of the sandbox.
+    """Web access for agents, under the sandbox's network rules.
 
-    Each method raises ``InvalidArgument``, which names the argument; ``Denied`` if a rule of the network or an approver
-    does not permit a host; ``Unavailable`` if a package or the browser is missing; ``WebUnavailable``, whose ``reason``
-    is a stable word, if there is no page; and what :meth:`casemate.Sandbox.run` raises.
+    Each method raises ``InvalidArgument``, which names the argument; ``Denied`` if a network rule or an approver
+    refuses a host; ``Unavailable`` if a package or the browser is missing; ``WebUnavailable`` if there is no page, with
+    a stable word as ``reason``; and what :meth:`casemate.Sandbox.run` raises.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class Web:
         namespace: str,
         terms: Mapping[str, Any] | None,
     ) -> None:
-        """``hosts``: what the caller may reach, which is less than the sandbox where a cell calls; ``slot``: a turn for
-        one cell; ``terms``: ``web`` of the policy."""
+        """``hosts``: returns what the caller may reach, which for a cell can be less than the sandbox may; ``slot``:
+        opens a slot for one cell; ``terms``: the policy's ``web`` section."""
         self._sandbox_context, self._hosts = context, hosts
         self._slot = slot
         self._namespace = namespace
@@ -83,18 +83,18 @@ class Web:
     async def search(self, query: Query, *, limit: Hits = 10) -> list[SearchHit]:
         """Search the web: the operator's SearXNG first, then the engines that the policy lists, until one has hits.
 
-        Only these hosts are reached, in a cell of its own. An engine that failed is left alone for a while.
+        The search runs in its own cell, which reaches only these hosts. An engine that failed is skipped for a while.
 
         Args:
-            query: The words.
-            limit: How many hits at most, from 1 to 100.
+            query: The search terms.
+            limit: The maximum number of hits, from 1 to 100.
 
         Returns:
-            The hits in the engine's order; none where nothing was found.
+            The hits in the engine's order; empty if nothing was found.
 
         Raises:
             Unavailable: The policy has no ``web`` section, or a package is missing.
-            WebUnavailable: No engine has answered; it names what each said.
+            WebUnavailable: No engine answered; the message has the error of each.
         """
         if not isinstance(query, str) or not query.strip() or len(query) > _MOST_QUERY:
             raise InvalidArgument("query", f"give 1 to {_MOST_QUERY} characters")
@@ -139,17 +139,17 @@ class Web:
 
     @operation(audience=Audience.AGENT)
     async def fetch(self, url: Address, *, whole: bool = False, timeout: Seconds = USUAL_PAGE_SECONDS) -> WebPage:  # noqa: ASYNC109
-        """Fetch a page, and make text of it. Each redirect is under the same rules of the network as the first address.
+        """Fetch a page and convert it to text. Redirects are under the same network rules as the first URL.
 
-        What may not be reached without asking is asked about; nothing is allowed unless the sandbox says so.
+        An approver decides about a host that no rule covers; without an approver it is denied.
 
         Args:
-            url: An address of http or https, without credentials.
-            whole: All of an HTML page, menus and comments included, not its main content alone.
-            timeout: Seconds that it may take, not counted while somebody is asked.
+            url: An http or https URL without credentials.
+            whole: Return all of an HTML page, with menus and comments, not only its main content.
+            timeout: Time limit in seconds, not counting the wait for an approval.
 
         Returns:
-            The page, whatever the server's status.
+            The page, for any HTTP status.
         """
         checked_address(url)
         context, key = self._context(), (caller(), url, whole is True)
@@ -172,17 +172,17 @@ class Web:
         timeout: Seconds = USUAL_PAGE_SECONDS,  # noqa: ASYNC109
         screenshot: bool = False,
     ) -> BrowsedPage:
-        """Open a page in a headless browser in a cell of its own, and make text of what it has rendered.
+        """Render a page in a headless browser in a cell, and convert it to text.
 
         Args:
-            url: An address of http or https, without credentials.
-            wait_for_selector: A CSS selector; the page is ready when something fits it.
+            url: An http or https URL without credentials.
+            wait_for_selector: A CSS selector; the page is ready when an element matches it.
             wait_until: ``"load"``, ``"domcontentloaded"``, or ``"networkidle"`` for no requests during half a second.
-            timeout: Seconds that it may take.
-            screenshot: Whether to take a picture of it.
+            timeout: Time limit in seconds, not counting the wait for an approval.
+            screenshot: Whether to take a screenshot.
 
         Returns:
-            The page, with what it has downloaded.
+            The page, with its downloads.
         """
         if self._browsers is None:
             from casemate.web.browser import Browsers
@@ -202,11 +202,10 @@ class Web:
         )  # fmt: skip
 
     def _context(self) -> ExecutionContext:
-        """The terms of a call: the sandbox's, with the caller's own hosts."""
         return replace(self._sandbox_context(), hosts=self._hosts())
 
     async def close(self) -> None:
-        """End the browsers, and forget what was kept."""
+        """End the browsers and clear the cache."""
         self._kept.clear()
         if self._browsers is not None:
             await self._browsers.close()
@@ -214,7 +213,6 @@ class Web:
     def _page_in(
         self, said: Mapping[str, Any], url: str, key: tuple[str, str, bool], kept: _KeptPage | None
     ) -> WebPage:
-        """The page that a program says it found."""
         robots: Robots = next((one for one in _ROBOTS if one == said.get("robots")), "unknown")
         if said.get("unchanged") is True and kept is not None:
             self._kept.move_to_end(key)
@@ -248,7 +246,6 @@ _HOW_TO_SEARCH = (
 
 
 def _hits_in(said: object, limit: int) -> list[SearchHit]:
-    """The hits that a program says it found."""
     return [
         SearchHit(
             words_in(one.get("title")),
