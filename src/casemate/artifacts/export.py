@@ -68,7 +68,7 @@ def _write(root: int, artifact: Artifact, under: tuple[str, ...], mine: set[tupl
 
 
 def _path_of(name: str, under: tuple[str, ...]) -> tuple[str, ...]:
-    """Split an artifact's name and check it again: it may come from a remote service."""
+    """Split an artifact's name. Its parts are checked again: the name may have passed through other code."""
     path = tuple(name.split("/"))
     if len(path) > len(under) and path[: len(under)] == under:
         path = path[len(under) :]

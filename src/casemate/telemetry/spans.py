@@ -23,7 +23,7 @@ _NAMES = {
 
 
 def begin(timeline: Timeline) -> Span | None:
-    """Start the span of an execution as a child of the current span. None if no SDK records spans."""
+    """Start an execution's span as a child of the current span. None without an SDK and without a trace to join."""
     facts = timeline.facts
     name = f"{facts['kind']} {facts.get('language', '')}"
     span = _TRACER.start_span(name, attributes=_attributes(facts), start_time=timeline.asked)

@@ -90,8 +90,8 @@ export async function upload(file) {
 /**
  * Follow the events of an operation until they end or the returned function is called. A lost connection is made again.
  * `args()` returns the arguments for each connection. `onEvents` gets the events that arrived together. `onBegin` is
- * called once a connection delivers events. Unless `always`, the stream pauses while the page is hidden: a browser has
- * six connections per host.
+ * called for each new connection, before its events. Unless `always`, the stream pauses while the page is hidden: a
+ * browser has six connections per host.
  */
 export function stream(name, args, onEvents, { always = false, onBegin = () => {}, onEnd = () => {} } = {}) {
   let ending = new AbortController();
