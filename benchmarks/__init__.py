@@ -1,1 +1,1 @@
-"""Measurements. See README.md; nothing here is imported by casemate or its tests but for a smoke test."""
+"""Benchmarks. See README.md. Only a smoke test imports from here."""

@@ -1,7 +1,7 @@
-"""From an answer to the code that waited for it: in a cell that is not paused yet, in one that is, and in one that is
-while a thousand other requests wait; and what those thousand hold.
+"""The time from an approver's answer to the code that waited for it, and the memory of a thousand pending requests.
 
-Each sample begins with the answer and ends when the next that the code prints has come out of the cell.
+The cell is not paused yet, or paused, or paused while a thousand other requests are pending. A sample begins with the
+answer and ends when the code's next output has left the cell.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from casemate.model.approval import Question
 from casemate.sessions.session import Session
 
 _OTHERS = 1000
-_STEP = "approvals.require('true'); print('on')"  # asks as a command does, and starts none
+_STEP = "approvals.require('true'); print('on')"  # asks like a command, but starts none
 _WAKE = Goal(plus=5e-3)
-_PAUSE = 0.002  # seconds between two looks at whether the cell is paused
+_PAUSE = 0.002  # seconds between checks whether the cell is paused
 
 
 def main() -> None:
@@ -61,11 +61,11 @@ async def _measure(run: measure.Run, folder: str) -> None:
 
 
 async def _have_others_wait(sandbox: Sandbox) -> None:
-    """Requests of other runs: sixteen of each are shown, the rest wait for that."""
+    """Make requests of other runs. Sixteen of each run are pending; the others queue behind these."""
     for number in range(_OTHERS):
         requester = sandbox.approvals.requester(Origin("default", f"session {number % 20}", f"run {number % 20}"), None)
         requester.decide(Question("tool", "read a file", {"path": f"/a/file/{number}"}, server="files", tool="read"))
-    while len(sandbox.approvals.pending()) < 16 * 20:  # noqa: ASYNC110 - nobody tells
+    while len(sandbox.approvals.pending()) < 16 * 20:  # noqa: ASYNC110 - there is no event
         await asyncio.sleep(_PAUSE)
 
 
@@ -77,7 +77,7 @@ async def _once(session: Session, *, paused: bool) -> float:
     start = end = 0.0
     async for event in session.stream(_STEP):
         if isinstance(event, ApprovalRequest):
-            while paused and not _is_paused():  # noqa: ASYNC110 - only the kernel knows
+            while paused and not _is_paused():  # noqa: ASYNC110 - the kernel sends no event
                 await asyncio.sleep(_PAUSE)
             start = time.perf_counter()
             await event.approve()
@@ -87,7 +87,7 @@ async def _once(session: Session, *, paused: bool) -> float:
 
 
 def _is_paused() -> bool:
-    """Whether the session's cell is: it is the only one here that could be."""
+    """Whether the session's cell is paused. No other cell can be paused here."""
     return any(_state(one.pid) == "T" for one in below(os.getpid()))
 
 

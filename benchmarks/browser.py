@@ -1,6 +1,6 @@
-"""What a page of 100 kB takes in a browser in a cell, warm, with a picture and without; and the first page of all.
+"""The time for a page of 100 kB in a warm browser in a cell, with and without a screenshot; and for the first page.
 
-The page comes from this machine's loopback, through the egress proxy. Each call has a browser context of its own.
+The page comes from the loopback interface through the egress proxy. Each call uses a new browser context.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(_PAGE)
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 def main() -> None:

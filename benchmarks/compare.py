@@ -1,12 +1,12 @@
-"""Two commits by turns: is what a benchmark measures faster in one of them, on this machine and now?
+"""Compares a benchmark of two commits, in alternating runs on this machine.
 
     python -m benchmarks.compare HEAD~5 HEAD
     python -m benchmarks.compare v1 HEAD --benchmark sessions.py --turns 6 --quick
 
-Each commit is checked out into a folder of its own and runs its own copy of the benchmark there, with this interpreter;
-they take turns, each turn beginning with the other one. For whatever both measure under one name, all samples of all
-turns make one median each; beside their ratio stand the least and the greatest ratio of a single turn, which tell how
-much of it is noise. What a benchmark prints meanwhile is left out.
+Each commit is checked out into a separate folder and runs its own copy of the benchmark with this interpreter. They
+take turns, and each turn begins with the other commit. For each name that both measure, the table has the medians of
+all samples and their ratio. It also has the least and the greatest ratio of a single turn, which show the noise. The
+benchmarks' own output is discarded.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def check_out(commit: str, place: Path) -> Path:
-    """The files of a commit, with its part in machine code built where it has one."""
+    """Check out the files of a commit, and build its part in machine code if it has one."""
     place.mkdir()
     archive = subprocess.run(["git", "-C", ROOT, "archive", commit], stdout=subprocess.PIPE, check=True)
     subprocess.run(["tar", "-x", "-C", place], input=archive.stdout, check=True)
@@ -58,7 +58,7 @@ def check_out(commit: str, place: Path) -> Path:
 
 
 def run(tree: Path, benchmark: str, *, quick: bool) -> Samples:
-    """What the benchmark of that tree measures in one run."""
+    """Run the benchmark of ``tree`` once. Returns its samples."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = [sys.executable, f"{tree}/benchmarks/{benchmark}", "--json", file.name]
         command += ["--quick"] if quick else []
@@ -71,7 +71,7 @@ def run(tree: Path, benchmark: str, *, quick: bool) -> Samples:
 
 
 def tell(commits: list[str], before: list[Samples], after: list[Samples]) -> None:
-    """Print what both measured, table by table."""
+    """Print the results of both commits, table by table."""
     titles: dict[str, list[str]] = defaultdict(list)
     for title, name in before[0].keys() & after[0].keys():
         titles[title].append(name)

@@ -1,8 +1,8 @@
-"""The console in a real browser: its first page, an approval, frames while a program prints, and rest; and previews.
+"""The console in a real browser: its first page, an approval, frames while a program prints, idle load, and previews.
 
-Chromium is headless, and draws with the processor. Times end when the frame is drawn that has what a person waits for;
-of a first page they begin with the navigation, of an approval with the program's asking. A GET through a preview is
-beside the same to the server in its cell, on a socket as the library has it; each has a connection of its own.
+Chromium is headless and renders on the processor. Times end when the expected content is drawn. The time of a first
+page begins with the navigation, the time of an approval with the program's request. A GET through a preview is compared
+with a GET to the server in its cell on a socket of the library; each uses a new connection.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ for number in range({lines}):
     time.sleep(max(0.0, began + number / 1000 - time.monotonic()))
 """
 _ASKS = "import time\nprint(time.time())\n!true"
-_FRAME = 1.01 / 60  # seconds; frames are timed to a tenth of a millisecond
+_FRAME = 1.01 / 60  # seconds; frame times have a precision of 0.1 ms
 _LATE = 0.033  # seconds
 
 
@@ -122,14 +122,14 @@ def _approval(run: measure.Run, page: Page, daemon: Daemon, session: str) -> Non
 
 
 def _processor_time(pids_of: dict[str, list[int]], seconds: float) -> dict[str, float]:
-    """Of all threads that are there throughout, in so many seconds."""
+    """The processor time, during ``seconds``, of all threads that exist throughout."""
     before = {name: sum(map(_taken, pids)) for name, pids in pids_of.items()}
     time.sleep(seconds)
     return {name: sum(map(_taken, pids)) - before[name] for name, pids in pids_of.items()}
 
 
 def _taken(pid: int) -> float:
-    """See schedstat in proc(5): its first field is in nanoseconds."""
+    """A thread's processor time: the first field of schedstat in proc(5), which is in nanoseconds."""
     total = 0.0
     for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""What the egress proxy costs: a small GET and 128 MiB through it in each of its modes, against the server directly.
+"""The cost of the egress proxy: a small GET and 128 MiB through it in each of its modes, against a direct connection.
 
-First from a real cell, a session's, to a server on this machine's loopback; then without a cell, whose addresses are
-loopback addresses: the proxy alone, also where it reads HTTP. Client, proxy and server are processes of their own. A
-GET is a connection of its own, and in the transparent mode its name is asked for first.
+The first part uses a session's real cell and a server on the loopback interface. The second part measures the proxy
+alone, with loopback addresses instead of a cell's, also when it parses HTTP. Client, proxy and server are separate
+processes. Each GET makes a new connection, and in the transparent mode also a DNS query.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from casemate.egress.terms import PROXY, EgressTerms, ProxyLimits
 from casemate.policy.hosts import LOCAL_NAME, HostRules, RequestRule, RequestRules, host_rule
 
 _NAME = "bench.test"
-_TUNNEL, _READ = 18080, 18081  # a port at which anything goes, and one where HTTP is read
+_TUNNEL, _READ = 18080, 18081  # a port for any protocol, and a port where HTTP is parsed
 _NO_LIMITS = ProxyLimits(bytes=1 << 50, queries=1_000_000)
-_ADDRESS = "93.184.1.1"  # what the name "resolves" to; the connector below knows better
+_ADDRESS = "93.184.1.1"  # the name's address; the connector below uses the loopback instead
 _BIG = 128 << 20
 _LEAST_RATE = 200 << 20  # bytes a second, the goal
 
@@ -83,7 +83,7 @@ for line in sys.stdin: print(once(json.loads(line)), flush=True)
 
 
 def listen(addresses: Sequence[tuple[str, int]]) -> concurrent.futures.Future[list[int]]:
-    """In a cell's network without a cell: 198.18.x.y is 127.18.x.y."""
+    """Listen as in a cell's network, but without a cell: 198.18.x.y becomes 127.18.x.y."""
     made: concurrent.futures.Future[list[int]] = concurrent.futures.Future()
     made.set_result([_listening(address.replace("198.", "127.", 1), port).detach() for address, port in addresses])
     return made

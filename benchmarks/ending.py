@@ -1,14 +1,13 @@
-"""After a limit: how long until everything in the cell is dead, as the host sees it.
+"""The time from a limit until every process in the cell is dead, as the host sees it.
 
-The cell is a hard one: forty processes, most of them in sessions of their own, deaf to SIGTERM, or stopped. The host
-finds them in its own /proc, below the cell's init, and holds a pidfd of each before the limit comes. What is timed, to
-the last of them:
+The cell has forty processes. Most of them have separate sessions, ignore SIGTERM, or are stopped. The host finds them
+in its own /proc, below the cell's init, and holds a pidfd of each before the limit. Times end with the last death:
 
-- deadline: from call + timeout, so that the cell's making counts against casemate (the most it can be)
-- deadline by the supervisor: ``Execution.duration`` beyond the timeout (its clock from the cell's start)
-- memory: from the program's last words, said before every MiB that it takes
-- output: from its last words before it begins to write; a program that floods takes a moment to reach the limit
-- spread: from the first process dead to the last
+- deadline: from call + timeout. It includes making the cell, so it is an upper bound.
+- deadline by the supervisor: ``Execution.duration`` beyond the timeout (its clock begins with the cell)
+- memory: from the program's last output, which it writes before it takes each MiB
+- output: from the last output before the program floods; reaching the limit takes it a moment
+- spread: from the first death to the last
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ _OVER = {
 
 @dataclass(slots=True)
 class Deaths:
-    """When the processes of one cell were seen dead, on the monotonic clock."""
+    """When the host saw the processes of one cell die, on the monotonic clock."""
 
     first: float = 0.0
     last: float = 0.0
@@ -82,7 +81,7 @@ def main() -> None:
 
 
 async def _one(sandbox: Sandbox, status: str) -> dict[str, float]:
-    """Run into one limit, and what was measured."""
+    """Run into one limit. Returns the times."""
     deaths = Deaths()
     watcher = threading.Thread(target=_watch, args=(deaths,))
     watcher.start()
@@ -106,7 +105,7 @@ def _watch(deaths: Deaths) -> None:
     """Find the cell's processes, hold a pidfd of each, and note when they die."""
     until = time.monotonic() + _MAX_WAIT
     members: set[int] = set()
-    while len(members) <= _PROCESSES + 1 and time.monotonic() < until:  # its init and the program itself, too
+    while len(members) <= _PROCESSES + 1 and time.monotonic() < until:  # includes its init and the program itself
         time.sleep(0.02)
         members = _largest_cell()
     watched = {}
@@ -115,7 +114,7 @@ def _watch(deaths: Deaths) -> None:
         try:
             fd = os.pidfd_open(pid)
         except ProcessLookupError:
-            continue  # too late: the number is then too small, which is an error
+            continue  # too late; the count is then too small, which is an error
         watched[fd] = pid
         poll.register(fd, select.POLLIN)
     deaths.number = len(watched)
@@ -131,9 +130,9 @@ def _watch(deaths: Deaths) -> None:
 
 
 def _largest_cell() -> set[int]:
-    """Every process of the cell below us that has most of them, its init included, by the host's numbers.
+    """Every process, by host pid, of the largest cell of this process, including its init.
 
-    Found by who started whom, which anybody may see: which namespaces an init is in is hidden from an ordinary user.
+    It follows parent pids, which every user may read. An init's namespaces are hidden from an ordinary user.
     """
     inits = [one for one in looking.below(os.getpid()) if one.is_init]
     cells = ({init.pid, *(one.pid for one in looking.below(init.pid))} for init in inits)

@@ -1,8 +1,8 @@
-"""Ten thousand runs from sixteen tasks in one sandbox: is any lost, and does anything grow?
+"""Ten thousand runs from sixteen tasks in one sandbox, to find lost runs and leaks.
 
-Every run prints a number that only it was given. Before and after, once everything has come to rest, memory,
-descriptors and mounts of the host's process, the supervisor and the zygotes are counted, and processes and cgroups of
-all. Ends with 1 when a run was lost or something stayed.
+Every run prints a unique number. Before and after, when all is idle, it counts the memory, descriptors and mounts of
+the host's process, the supervisor and the zygotes, and all processes and cgroups. The exit code is 1 if a run was lost
+or anything was left.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from casemate import Sandbox
 
 _TASKS = 16
 _RUNS, _QUICK_RUNS = 10_000, 300
-_WARM_UP = 2_500  # runs before the first count: caches that are kept, SQLite's among them, are full then
-_REST = 45.0  # seconds: longer than ready cells are kept without a run
+_WARM_UP = 2_500  # runs before the first count, to fill caches such as SQLite's
+_REST = 45.0  # seconds; unused ready cells end sooner
 _SLACK = 4 << 20  # bytes of memory that an allocator may keep
 _PROGRAMS = {
     "python": "print({n})",
@@ -95,7 +95,7 @@ async def _at_rest(quick: bool) -> dict[str, looking.Held]:
 
 
 def _compare(run: measure.Run, before: dict[str, looking.Held], after: dict[str, looking.Held]) -> bool:
-    """Print both; whether anything grew."""
+    """Print both counts. True if anything grew."""
     rows: list[tuple[str, ...]] = [("", "memory", "after", "descriptors", "after", "mounts", "after")]
     data, grown = [], set(before) != set(after)
     for name, old in before.items():

@@ -1,7 +1,7 @@
-"""What it costs to take an artifact of 64 MiB with its hash and to sign what is known of its run, to `sha256sum`.
+"""The cost of collecting an artifact of 64 MiB and of signing the statement of its run, against `sha256sum`.
 
-An artifact is copied and hashed in one pass, as it is when a run has ended. Signing reads the rows of the run and makes
-a statement of them; a statement alone, and the check of one by its public key, are in rows of their own.
+The artifact is copied and hashed in one pass, as at the end of a run. Signing reads the rows of the run and makes a
+statement from them. Other rows show making a statement alone, and verifying it with the public key.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
         signer = Signer(folder / "signing")
         log = AuditLog(folder / "audit.db", signer=signer)
         evidence = Evidence(log, Audit(log, "default"), "default")
-        signer.sign(b"")  # the key is made once
+        signer.sign(b"")  # the first call makes the key
         for number in range(run.rounds(40)):
             for name, seconds in _once(folder / "left", log, evidence, signer, f"{number:032}").items():
                 found.setdefault(name, []).append(seconds)

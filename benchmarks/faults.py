@@ -1,9 +1,9 @@
-"""Ten minutes of sudden deaths: SIGKILL for zygotes, supervisors, inits of cells and the host, at random moments.
+"""Ten minutes of SIGKILL for zygotes, supervisors, inits of cells and the host, at random moments.
 
-A host process runs programs in sixteen tasks the whole time. This process kills, and starts another host where it
-killed one. Every run must end: "ok" with exactly its own output, "killed" (its init was), "failed" by SIGKILL (its own
-process was), or with an error that says that the supervisor died. Nothing may stay behind when a host is gone, and runs
-must succeed again after each death. Ends with 1 when anything of that is not so.
+A host process runs programs in sixteen tasks all the time. This process kills, and starts a new host after killing one.
+Every run must end: "ok" with exactly its own output, "killed" (its init was), "failed" by SIGKILL (its own process
+was), or with an error that says that the supervisor died. A dead host must leave nothing behind, and runs must succeed
+again after each death. Otherwise the exit code is 1.
 
     python benchmarks/faults.py [--quick] [--seconds 600]
 """
@@ -31,8 +31,8 @@ from benchmarks import looking
 
 _TASKS = 16
 _SECONDS, _QUICK = 600.0, 20.0
-_PAUSES = (0.05, 1.5)  # seconds between two deaths
-_GONE_WITHIN = 10.0  # seconds, on a machine under heavy load
+_PAUSES = (0.05, 1.5)  # seconds between two kills
+_GONE_WITHIN = 10.0  # seconds, also under heavy load
 _ALIVE_WITHIN = 20.0  # seconds from a death to the next success
 _BY_SIGKILL = 128 + signal.SIGKILL
 _VICTIMS = ("zygote", "supervisor", "supervisor's parent", "init", "init", "init", "host")
@@ -56,7 +56,7 @@ def main() -> None:
     sys.exit(1 if problems else 0)
 
 
-# -- the host process, which knows nothing of its fate
+# -- the host process
 
 
 async def _host(audit: str) -> None:
@@ -121,7 +121,7 @@ class _Trial:
                 if time.monotonic() - last_death > _ALIVE_WITHIN:
                     self._problems.append(f"no run has succeeded for {_ALIVE_WITHIN:g} s after a death")
                     break
-                continue  # let it come back first
+                continue  # it must recover first
             if last_death:
                 self._worst = max(self._worst, self._last_success - last_death)
             victim = self._chance.choice(_VICTIMS)
@@ -146,7 +146,7 @@ class _Trial:
         return host
 
     def _kill(self, host: subprocess.Popen[bytes], victim: str) -> bool:
-        """Kill one of ``host``'s; whether there was one."""
+        """Kill one of the host's processes of kind ``victim``. False if there was none."""
         processes = looking.below(host.pid)
         supervisors = [one for one in processes if one.is_supervisor]
         chosen = {
@@ -162,7 +162,7 @@ class _Trial:
         return True
 
     def _end_and_look(self, host: subprocess.Popen[bytes], groups_before: set[str]) -> None:
-        """Kill the host; everything below it must end by itself."""
+        """Kill the host and check that all its descendants end."""
         held = [fd for one in looking.below(host.pid) if (fd := _pidfd(one.pid)) is not None]
         host.kill()
         host.wait()
@@ -197,7 +197,7 @@ class _Trial:
                 *lines, self._rest = (self._rest + data).split(b"\n")
                 for line in lines:
                     self._judge(json.loads(line))
-            self._rest = b""  # the host is gone, in the middle of a line
+            self._rest = b""  # the host died in the middle of a line
 
     def _judge(self, told: dict[str, object]) -> None:
         how = str(told["how"])

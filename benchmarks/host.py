@@ -1,6 +1,6 @@
-"""What a command of the host costs over the command itself, and a write that a rule allows over a plain one.
+"""The overhead of a host command, and of a write to the host that a rule allows.
 
-The reference of the first is the same command by `subprocess.run`; of the second `os.replace` of a written file.
+The references are the same command by `subprocess.run`, and `os.replace` of a written file.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""What a cell that is ready holds in memory while it waits, what a small Python program holds that sleeps in one, and
-what an idle session holds after two steps.
+"""The memory of a ready cell, of a small sleeping Python program in a cell, and of an idle session after two steps.
 
-Private memory, in MB of a million bytes: what smaps_rollup counts as the process's alone (Private_Clean and
-Private_Dirty). A cell is two processes, its init and the one that waits for its program, or that runs it. What they
-share with the zygote they were forked from, or with each other, is in no column but the last: there a page counts in
-each process by its share (Pss), as "in proportion". The kernel's own memory for a process is in none.
+A cell is two processes: its init, and the process that waits for its program or runs it. Figures are private memory in
+MB of a million bytes: Private_Clean and Private_Dirty of smaps_rollup. Memory shared with the zygote or between the two
+is only in the last column, "in proportion", which divides each page among its processes (Pss). The kernel's own memory
+for a process is not included.
 
-A few cells of a kind are ready at once, and each figure is the median. They are looked at when they have come to rest.
-Where the kernel does not let an ordinary user look into an init, there is a ? in its column, and "together" lacks it.
+Several cells of a kind are ready at once, and each figure is the median, measured when they are idle. If the kernel
+hides an init from an ordinary user, its column has a "?" and "together" does not include it.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from casemate import Limits, Sandbox
 from casemate.errors import RuntimeMissing
 from casemate.languages.python.runtime import PRELOADED
 
-_GOAL = 5e6  # bytes, of each Python cell
+_GOAL = 5e6  # bytes for each Python cell
 _MB = 1e6
 _CELLS, _QUICK_CELLS = 8, 2
-_LONG = 600.0  # seconds for a program that sleeps until it was looked at
-_MAX_WAIT = 60.0  # seconds until cells are there and at rest
+_LONG = 600.0  # seconds that a measured program sleeps
+_MAX_WAIT = 60.0  # seconds until cells are ready and idle
 _LOOK_AGAIN = 0.2
-_STILL = 3  # looks that must find the same memory
-_SLACK = 64 << 10  # bytes between two looks that are the same memory
+_STILL = 3  # successive measurements that must agree
+_SLACK = 64 << 10  # bytes by which these may differ
 _STEPS = (
     "squares = [n * n for n in range(1000)]\nprint(sum(squares))",
     "words = {str(square): square for square in squares}\nprint(len(words))",
@@ -54,9 +53,9 @@ _THEN_SLEEPS = "\n".join((*_STEPS, "import time", "time.sleep(3600)"))
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Cells of one kind: what the table calls them, and a program that they are made for.
+    """Cells of one kind: the name in the table, and a program to make them for.
 
-    ``preload``: as the sandbox is told; None for the usual.
+    ``preload``: the sandbox's option; None for the default.
     """
 
     name: str
@@ -67,7 +66,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Private bytes of one cell's two processes, and of both in proportion; None where the kernel hides it."""
+    """Private bytes of one cell's two processes, and both in proportion. None if the kernel hides a value."""
 
     init: int | None
     program: int | None
@@ -101,12 +100,12 @@ def main() -> None:
     run.finish()
 
 
-# A program that is over before the last one begins is not at once with it.
+# Programs that overlap: the first must still run when the last begins.
 _STAYS = {"python": "import time; time.sleep(0.5)", "node": "setTimeout(() => {}, 500)", "shell": "sleep 0.5"}
 
 
 async def _cells(run: measure.Run, kind: Kind, audit: str, number: int) -> dict[str, list[Pair]]:
-    """What cells of ``kind`` hold while they are ready, and for Python once a program sleeps in each."""
+    """The memory of ready cells of ``kind``; for Python also of cells with a sleeping program."""
     limits = Limits(wall=_LONG)
     async with Sandbox(audit=audit, concurrency=number, preload=kind.preload, limits=limits) as sandbox:
         try:
@@ -118,7 +117,7 @@ async def _cells(run: measure.Run, kind: Kind, audit: str, number: int) -> dict[
             return {}
         sandbox._wall.keep_ready(plan)
         await ready.settled(sandbox)
-        async with asyncio.TaskGroup() as group:  # as many are kept ready as were needed at once
+        async with asyncio.TaskGroup() as group:  # the pool keeps as many cells ready as ran at once
             for _ in range(number):
                 group.create_task(sandbox.run(f"{kind.code}\n{_STAYS[kind.language]}", language=kind.language))
         found = {f"{kind.name}, ready": await _at_rest(number)}
@@ -128,7 +127,7 @@ async def _cells(run: measure.Run, kind: Kind, audit: str, number: int) -> dict[
 
 
 async def _tell_installed(run: measure.Run, sandbox: Sandbox) -> bool:
-    """Say which of the modules that are preloaded are there; whether any is."""
+    """Print which of the preloaded modules are installed. True if any is."""
     names = sorted({name.partition(".")[0] for name in PRELOADED})
     code = f"import importlib.util as i\nprint(*(name for name in {names} if i.find_spec(name)))"
     installed = (await sandbox.run(code)).stdout.split()
@@ -140,8 +139,8 @@ async def _tell_installed(run: measure.Run, sandbox: Sandbox) -> bool:
 
 
 async def _asleep(run: measure.Run, sandbox: Sandbox, kind: Kind, number: int) -> list[Pair]:
-    """Begin a program in each cell that is ready, and look at them while it sleeps."""
-    code = f"{_THEN_SLEEPS}  # {kind.code}"  # which names the modules that its cell must have
+    """Start a program in each ready cell, and measure the cells while it sleeps."""
+    code = f"{_THEN_SLEEPS}  # {kind.code}"  # names the modules that its cell must have
     before = _taken(sandbox)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(sandbox.run(code, language=kind.language, timeout=_LONG)) for _ in range(number)]
@@ -161,7 +160,7 @@ def _taken(sandbox: Sandbox) -> int:
 async def _sessions(
     run: measure.Run, language: str, steps: tuple[str, ...], audit: str, number: int
 ) -> dict[str, list[Pair]]:
-    """What idle sessions hold that have gone through ``steps``; those of Python are forked from the full zygote."""
+    """The memory of idle sessions after ``steps``. Python's sessions are forked from the full zygote."""
     name = f"{language.capitalize()} session, two steps, then idle"
     async with Sandbox(audit=audit) as sandbox:
         try:
@@ -178,7 +177,7 @@ async def _sessions(
 
 
 async def _at_rest(number: int) -> list[Pair]:
-    """Exactly so many cells with a process besides their init, once their memory stays what it is. RuntimeError."""
+    """Wait for exactly ``number`` cells with a process besides init and with stable memory. Raises ``RuntimeError``."""
     deadline = time.monotonic() + _MAX_WAIT
     before: list[int] = []
     still = 0
@@ -196,7 +195,7 @@ async def _at_rest(number: int) -> list[Pair]:
 
 
 def _look() -> list[Pair]:
-    """Every cell of this process's with a process in it besides its init: a ready cell of the supervisor's has none."""
+    """Every cell of this process with a process besides its init. The supervisor's own ready cells have none."""
     processes = looking.below(os.getpid())
     pairs = []
     for init in (one for one in processes if one.is_init):
@@ -213,7 +212,7 @@ def _pair(init: int, program: int) -> Pair:
 
 
 def _seen(look: Callable[[int], int], pid: int) -> int | None:
-    """What ``look`` finds; None where the process is hidden from us, or gone."""
+    """The result of ``look``; None if the process is hidden or gone."""
     try:
         return look(pid)
     except OSError:
@@ -225,7 +224,7 @@ def _alone(pid: int) -> Pair:
 
 
 def _bare(code: str, number: int) -> list[Pair]:
-    """The same for plain processes of the interpreter, as many at once."""
+    """The memory of ``number`` plain processes of the interpreter that run at once."""
     argv = [sys.executable, "-c", code]
     with contextlib.ExitStack() as ends:
         started = []
@@ -249,7 +248,7 @@ def _kernel() -> list[Pair]:
 
 
 def _rest(look: Callable[[], list[int]]) -> None:
-    """Wait until what is found stays what it is; bounded, because it is only a reference."""
+    """Wait until the result of ``look`` is stable. The wait is bounded, because this is only the reference."""
     before: list[int] = []
     deadline = time.monotonic() + _MAX_WAIT
     still = 0
@@ -277,7 +276,7 @@ def _print(run: measure.Run, found: dict[str, list[Pair]]) -> None:
 
 
 def _median(values: Sequence[int | None]) -> float | None:
-    """None where any is hidden."""
+    """The median; None if any value is hidden."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known and len(known) == len(values) else None
 

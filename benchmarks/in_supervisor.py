@@ -1,8 +1,8 @@
-"""Notes when things happen inside the supervisor, for where_time_goes.py.
+"""Records times inside the supervisor, for where_time_goes.py.
 
-It is imported by the supervisor in place of its usual start, wraps functions of the supervisor's modules in its
-memory, and starts it. Times go into a shared mapping. In the first process of a cell, which is machine code, nothing is
-noted. The clock is CLOCK_MONOTONIC, the same on the host.
+The supervisor's process imports this module instead of its usual start. The module wraps functions of the supervisor
+and starts it. Times go into a shared mapping. The first process of a cell is machine code, so it records none. The
+clock is CLOCK_MONOTONIC, as on the host.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 SLOT = 8  # bytes: one time in nanoseconds
-# What is noted, by number of its slot: a module of the supervisor, a name in it, and which end of it.
+# The recorded points by slot number: a module of the supervisor, a function in it, and its beginning or end.
 POINTS: tuple[tuple[str, str, str], ...] = (
     ("serve", "SupervisorLoop._launch", "begin"),
     ("scratch", "prepare", "begin"),
@@ -42,7 +42,7 @@ def slot_of(module: str, name: str, end: str) -> int:
 
 
 def observe(path: str) -> None:
-    """Have this process start its supervisors with this in them, writing into the file ``path``."""
+    """Make this process start its supervisors through this module. They write to the file ``path``."""
     here = os.path.dirname(os.path.abspath(__file__))
     paths = f"os.environ['CASEMATE_ROOT'], {here!r}"
     boot = f"import os, sys; sys.path += [{paths}]; import in_supervisor; in_supervisor.start({path!r})"
@@ -57,7 +57,7 @@ def observe(path: str) -> None:
 
 
 def start(path: str) -> None:
-    """Wrap what is noted, and be the supervisor."""
+    """Wrap the recorded functions, and run the supervisor."""
     import importlib
 
     fd = os.open(path, os.O_RDWR)

@@ -1,8 +1,8 @@
-"""What interception costs: a small GET and 128 MiB over TLS through the egress proxy, where TLS ends at it, against a
-proxy that only carries it.
+"""The cost of interception: a small GET and 128 MiB over TLS through an egress proxy that terminates TLS, against a
+proxy that only forwards it.
 
-There is no cell: its addresses are loopback addresses. Client, proxy and server are processes of their own. A GET is a
-connection of its own with a whole TLS handshake, whose name is asked for first; kept: one of many on one connection.
+There is no cell; loopback addresses stand for its addresses. Client, proxy and server are separate processes. A GET
+makes a DNS query, a new connection and a full TLS handshake. A "kept" GET reuses one connection.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _told(program: subprocess.Popen[str], line: str) -> str:
 
 
 def things(client: subprocess.Popen[str], at: dict[str, object]) -> dict[str, Thing]:
-    """The same through a proxy that carries TLS, and through one at which it ends."""
+    """The same transfers through a proxy that forwards TLS and through a proxy that terminates it."""
     return {
         "carried": _thing(client, {**at, "port": _PLAIN}),
         "intercepted": _thing(client, {**at, "port": _SEEN}),
@@ -135,8 +135,7 @@ def main() -> None:
 
 
 def with_door(run: measure.Run, server_source: str, client_source: str, measured: Measured) -> None:
-    """Call ``measured`` with the client, and where it finds a proxy between it and the server. Both programs are told
-    first what they need of certificates."""
+    """Call ``measured`` with the client and the proxies' addresses. First, client and server get their certificates."""
     with tempfile.TemporaryDirectory() as folder:
         from tests.egress.servers import certificate
 

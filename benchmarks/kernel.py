@@ -1,6 +1,6 @@
-"""An ipykernel of our own, where it and jupyter_client are installed, as something to compare with; or another kernel.
+"""An ipykernel to compare with, if it and jupyter_client are installed; or another kernel.
 
-It is talked to through sockets in a folder: nothing listens on a network. What it writes goes into that folder too.
+Its sockets are in a folder, so nothing listens on a network. The files that it writes go into that folder, too.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ NEEDED = ("ipykernel", "jupyter_client")
 
 
 def missing() -> str:
-    """What is not installed of what is needed; empty when all is there."""
+    """The required packages that are missing. Empty if all are installed."""
     return ", ".join(name for name in NEEDED if importlib.util.find_spec(name) is None)
 
 
 class Kernel:
-    """A kernel that has answered once, to ``first``. ``hears``: what its cells write and give can be asked for."""
+    """A kernel that has executed ``first``. With ``hears``, the output of its cells can be read."""
 
     def __init__(self, first: str = "pass", *, hears: bool = False, argv: tuple[str, ...] = ()) -> None:
-        """``argv``: of another kernel than ipykernel, without the connection file."""
+        """``argv``: the command of a kernel other than ipykernel, without the connection file."""
         self._folder = tempfile.mkdtemp(prefix="casemate-kernel-")
         places = ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")
         env = os.environ | {place: f"{self._folder}/{place.lower()}" for place in places}
@@ -54,11 +54,11 @@ class Kernel:
         return int(self._manager.provisioner.pid)
 
     def execute(self, code: str) -> None:
-        """Execute ``code`` and wait for its reply. Raises ``RuntimeError`` when it fails, or without an answer."""
+        """Execute ``code`` and wait for its reply. Raises ``RuntimeError`` if it fails or no reply comes."""
         self._answered(self._client.execute(code))
 
     def text_of(self, code: str) -> str:
-        """Execute ``code`` and give all its text, as clients do: the reply, and what is published until it is idle."""
+        """Execute ``code`` as clients do: wait for the reply and the idle state. Returns all of its text."""
         asked = self._client.execute(code)
         self._answered(asked)
         texts: list[str] = []
@@ -83,7 +83,7 @@ class Kernel:
             raise RuntimeError(f"the kernel says {reply['content']}")
 
     def close(self) -> None:
-        """End it, and remove what it wrote."""
+        """End the kernel and remove its files."""
         with contextlib.ExitStack() as ends:
             ends.callback(shutil.rmtree, self._folder, ignore_errors=True)
             ends.callback(self._manager.shutdown_kernel, now=True)

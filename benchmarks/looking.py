@@ -1,4 +1,4 @@
-"""What a sandbox holds on this machine, seen from outside: for benchmarks that look for growth and for what stays."""
+"""A sandbox's processes, memory and cgroups, seen from outside, for benchmarks that look for leaks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process: its ``pid``, its parent, the name it gives itself, and its command line."""
+    """One process: its ``pid``, its parent, its name, and its command line."""
 
     pid: int
     parent: int
@@ -35,7 +35,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Memory in bytes (proportional, so that what is shared counts once), descriptors and mounts of a process."""
+    """A process's memory in bytes (proportional, so shared memory counts once), descriptors and mounts."""
 
     memory: int
     descriptors: int
@@ -60,7 +60,7 @@ def casemates_own() -> list[Process]:
 
 
 def held(pid: int) -> Held:
-    """What ``pid`` holds now. Raises ``OSError`` when it is gone."""
+    """The current resources of ``pid``. Raises ``OSError`` if it has ended."""
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
     memory = next(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:"))
     mounts = len(Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
@@ -68,13 +68,13 @@ def held(pid: int) -> Held:
 
 
 def private_bytes(pid: int) -> int:
-    """Memory that is ``pid``'s alone, as smaps(5) counts it."""
+    """The private memory of ``pid``, as smaps(5) counts it."""
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) * 1024 for line in rollup if line.startswith("Private_"))
 
 
 def groups(supervisor: int | None = None) -> list[str]:
-    """Folders of casemate's in any cgroup hierarchy, those of cells included; of one supervisor, or of all."""
+    """casemate's cgroup folders in all hierarchies, including those of cells. Of ``supervisor``, or of all."""
     found = []
     for top in _CGROUPS.glob(f"**/casemate-{'' if supervisor is None else f'{supervisor}-'}*"):
         found += [str(top), *(str(cell) for cell in top.iterdir() if cell.is_dir())]

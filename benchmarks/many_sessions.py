@@ -1,13 +1,12 @@
-"""Many sessions: a hundred that begin at once, and a thousand that are held at once while nothing runs in them.
+"""Many sessions: a hundred that open at once, and a thousand that are open and idle.
 
-A hundred at once: all are opened together in a sandbox whose zygote runs, and each has its first result, of a step
-that uses pandas; beside as many bare starts of Python, sixteen at once, for scale.
+A hundred: all open together in a sandbox with a running zygote, until each has the result of its first step, which
+uses pandas. The reference is as many bare starts of Python, sixteen at once.
 
-A thousand: each binds a number in one step and then waits. What they hold together, the kernel's own memory included,
-is told by how much less memory is available than before; what of that is their processes' alone, by smaps. Then a step
-in one of them and a run from a ready cell are compared with the same before there were so many, and every one is asked
-for its number.
-Ends with 1 when one does not know it.
+A thousand: each binds a number in one step and then is idle. The drop of the available memory shows what they use
+together, including kernel memory; smaps shows the private memory of their processes. Then a step in a session and a run
+from a ready cell are compared with the same before. At the end every session prints its number. The exit code is 1 if a
+number is wrong.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ _CROWD = 100
 _GOAL = Goal(plus=2.0)
 _AT_ONCE = 16
 _MANY, _QUICK_MANY = 1000, 50
-_STEPS = 100  # of which the median is told
+_STEPS = 100  # the result is their median
 _REST = 2.0  # seconds
-_WATCHED = 10.0  # seconds for which idle sessions are watched
+_WATCHED = 10.0  # seconds to observe idle sessions
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MB = 1e6
 
@@ -151,7 +150,7 @@ async def _steps(session: Session) -> tuple[float, ...]:
 
 
 async def _runs(sandbox: Sandbox) -> tuple[float, ...]:
-    """Each in a cell that was ready. (A ready cell for sessions may be made anew meanwhile.)"""
+    """Seconds of runs from ready cells. (A ready cell for sessions may be made in the meantime.)"""
     await ready.settle(sandbox, "python")
     taken: list[float] = []
     while len(taken) < _STEPS:
@@ -169,7 +168,7 @@ def _p90(seconds: tuple[float, ...]) -> float:
 
 
 async def _knows(session: Session, number: int) -> str:
-    """Empty when it knows its number, else what is wrong."""
+    """Empty if the session knows its number, else what is wrong."""
     try:
         execution = await session.run("x")
     except CasemateError as error:
@@ -182,19 +181,19 @@ def _each(seconds: float, number: int) -> str:
 
 
 def _available() -> int:
-    """Memory that can be had, in bytes (proc(5), MemAvailable)."""
+    """Available memory in bytes (MemAvailable in proc(5))."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
 
 
 def _private() -> list[int]:
-    """Private bytes of every cell's processes, its init included."""
+    """Private bytes of every cell's processes, including its init."""
     processes = looking.below(os.getpid())
     inits = {one.pid for one in processes if one.is_init}
     found = []
     for init in inits:
         cell = [init, *(one.pid for one in processes if one.parent == init)]
-        if len(cell) > 1:  # else a ready cell of the supervisor's
+        if len(cell) > 1:  # else it is a ready cell of the supervisor
             found.append(sum(looking.private_bytes(pid) for pid in cell))
     return found
 
@@ -204,7 +203,7 @@ def _supervisors() -> list[int]:
 
 
 async def _idle() -> str:
-    """What the host and the supervisor use of a processor while nobody asks them anything."""
+    """The processor time that the host and the supervisor use when idle."""
     pids = {"host": [os.getpid()], "supervisor": _supervisors()}
     before = {name: sum(map(_used, those)) for name, those in pids.items()}
     await asyncio.sleep(_WATCHED)
@@ -213,7 +212,7 @@ async def _idle() -> str:
 
 
 def _used(pid: int) -> float:
-    """Seconds of processor time."""
+    """Seconds of processor time that ``pid`` has used."""
     status = Path(f"/proc/{pid}/stat").read_text()
     fields = status[status.rindex(")") + 2 :].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS

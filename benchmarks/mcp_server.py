@@ -1,7 +1,7 @@
-"""What the MCP server adds: a warm call of execute_code against the same step by the library, and how soon it answers.
+"""The overhead of the MCP server: a warm call of execute_code against the same step by the library, and its start.
 
-The client is a pipe: one line of JSON to the server, one back, so that no client's own time is in it. The first
-answer and the list of tools are those of processes that have just been started, with the service running or not.
+The client is a pipe, with one line of JSON each way, so the times include no client. The times of the first response
+and of the list of tools are for processes that have just started, with and without a running service.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _FIRST: dict[str, dict[str, Any]] = {
     "initialize": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": _INFO},
     "server/discover": {"_meta": _META},
 }
-_MOST = 5e-3  # seconds that a call may take over the library's
-_FIRST_ROUNDS = 20  # that are not counted
+_MOST = 5e-3  # seconds of overhead that a call may have
+_FIRST_ROUNDS = 20  # not counted
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
-_SOON = 1.0  # seconds to the first answer
+_SOON = 1.0  # seconds to the first response
 
 
 class Served:
-    """A server that was just started, and a pipe to it."""
+    """A new server process, and a pipe to it."""
 
     def __init__(self, home: str, *options: str, is_modern: bool = True) -> None:
         environ = _environ(home)
@@ -58,11 +58,11 @@ class Served:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The pid of the server."""
         return self._process.pid
 
     def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """One request; its result."""
+        """Send one request. Returns its result."""
         self._number += 1
         self._say({"jsonrpc": "2.0", "id": self._number, "method": method, "params": {**params, **self._meta}})
         assert self._process.stdout
@@ -73,21 +73,21 @@ class Served:
                 return result
 
     def greet(self) -> None:
-        """Begin as clients of the revision do."""
+        """Initialize as clients of this protocol revision do."""
         method = "server/discover" if self._meta else "initialize"
         self.ask(method, {} if self._meta else _FIRST[method])
         if not self._meta:
             self._say({"jsonrpc": "2.0", "method": "notifications/initialized"})
 
     def run(self, **arguments: Any) -> dict[str, Any]:
-        """Call execute_code; the structured answer."""
+        """Call execute_code. Returns the structured content."""
         result = self.ask("tools/call", {"name": "execute_code", "arguments": arguments})
         structure: dict[str, Any] = result["structuredContent"]
         assert structure["status"] == "ok", result
         return structure
 
     def end(self) -> None:
-        """Leave it."""
+        """Close the pipe and end the server."""
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.close()
@@ -109,7 +109,7 @@ def main() -> None:
 
 
 async def _steps(run: measure.Run, home: str) -> None:
-    """In turn, each round beginning with another way: a call finds the machine as the one before has left it."""
+    """Measure in turn. Each round begins with another way, because each call affects the next."""
     ways = {
         "stdio, own sandbox, 2026-07-28": Served(home, "--embedded"),
         "stdio, own sandbox, 2025-11-25": Served(home, "--embedded", is_modern=False),
@@ -127,7 +127,7 @@ async def _steps(run: measure.Run, home: str) -> None:
         before: dict[str, float] = {}
         rounds = run.rounds(300)
         for number in range(rounds + _FIRST_ROUNDS):
-            if number == _FIRST_ROUNDS:  # what is made at the first calls is there
+            if number == _FIRST_ROUNDS:  # the first calls have warmed up
                 before = {name: _spent(pid) for name, pid in processes.items()}
             for name in (*names[number % len(names) :], *names[: number % len(names)]):
                 begin = time.perf_counter()
@@ -154,7 +154,7 @@ async def _steps(run: measure.Run, home: str) -> None:
 
 
 def _service(home: str) -> int:
-    """The process of the service that answers now."""
+    """The pid of the running service."""
     address = find_service(places_of(_environ(home)))
     assert address is not None
     with connect(address, 5.0) as connection:
@@ -164,13 +164,13 @@ def _service(home: str) -> int:
 
 
 def _spent(pid: int) -> float:
-    """Seconds of processor time of all threads that a process has now (schedstat of proc(5))."""
+    """Seconds of processor time of a process's current threads (schedstat in proc(5))."""
     threads = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((one / "schedstat").read_text().split()[0]) for one in threads) / 1e9
 
 
 def _first(run: measure.Run, home: str) -> None:
-    """Whole processes, each with one of the two first requests, and then the list of tools."""
+    """Measure whole processes, each with one of the two first requests and then the list of tools."""
     samples: dict[str, list[float]] = {}
     for is_running in (False, True):
         for _ in range(run.rounds(15)):
@@ -195,7 +195,7 @@ def _first(run: measure.Run, home: str) -> None:
 
 
 def _environ(home: str) -> dict[str, str]:
-    """A home of its own: no service of whoever runs this is used, or stopped."""
+    """An environment with a separate home, so the user's own service is neither used nor stopped."""
     places = dict.fromkeys(("HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), home)
     return {**os.environ, **places, "CASEMATE_AUDIT": f"{home}/audit.db"}
 

@@ -1,8 +1,8 @@
-"""What every benchmark shares: several things measured in turn in one run, and a table of what came of it.
+"""Shared code of all benchmarks: measures several things in turn in one run, and prints a table of the results.
 
-A time says little by itself: it differs from machine to machine and from minute to minute. So the things
-that are compared take turns within one run, and what is printed beside each median is its ratio to the
-first one's, the reference. Nothing is pinned to cores and nothing is left out of the samples.
+Absolute times differ between machines and from minute to minute. So the compared things take turns within one run, and
+beside each median stands its ratio to the reference, which is the first thing. No process is pinned to a core, and no
+sample is left out.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-Thing = Callable[[], float | None]  # does it once; gives the seconds it took, or None: then the call is timed
+Thing = Callable[[], float | None]  # does it once. Returns the seconds, or None to time the call
 
-# Small: variables such as NODE_EXTRA_CA_CERTS and PYTHONUNBUFFERED make a bare start, or what it writes, slower.
+# Small, because variables such as NODE_EXTRA_CA_CERTS and PYTHONUNBUFFERED slow down a bare start or its output.
 ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "TZ": "UTC"}
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
-_BUSY = 0.5  # load for each core from which absolute times are not to be trusted
+_BUSY = 0.5  # load per core above which absolute times are unreliable
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """At most ``times`` x the reference's median ``plus`` so many seconds; without ``times`` just the seconds.
+    """At most ``times`` x the reference's median + ``plus`` seconds; without ``times`` only the seconds.
 
-    ``most``: however slow the reference is, not more seconds than this. ``tail``: the p99 may be so many times the
-    reference's median. 0 for any.
+    ``most``: an upper bound in seconds, whatever the reference is. ``tail``: the limit of the p99, as a multiple of the
+    reference's median. 0 means no limit.
     """
 
     times: float = 0.0
@@ -46,7 +46,7 @@ class Goal:
         return min(wanted, self.most) if self.most else wanted
 
     def told(self, reference: float) -> str:
-        """The goal and what it comes to."""
+        """The goal as text, with its value for this reference."""
         told = f"{self} = {duration(self.times * reference + self.plus)}"
         if self.most:
             told += f", at most {duration(self.most)}"
@@ -71,11 +71,11 @@ class Series:
 
     @property
     def p99(self) -> float:
-        """The nearest sample; with less than a hundred of them it is the worst."""
+        """The 99th percentile by nearest rank. With fewer than a hundred samples it is the worst sample."""
         return sorted(self.seconds)[math.ceil(len(self.seconds) * 0.99) - 1]
 
     def reaches(self, reference: float) -> bool | None:
-        """Whether the median does, and the p99 where there is a goal for it."""
+        """Whether the median meets the goal, and the p99, too, if the goal has a ``tail``."""
         if self.goal is None:
             return None
         in_tail = not self.goal.tail or self.p99 <= self.goal.tail * reference
@@ -83,12 +83,12 @@ class Series:
 
 
 def without_ratio(one: Series) -> Series:
-    """The same where the reference is missing: of its goal only the seconds are left."""
+    """The series without a reference. Its goal keeps only the seconds."""
     return one if one.goal is None else replace(one, goal=Goal(plus=one.goal.most))
 
 
 def in_turn(things: dict[str, Thing], rounds: int, goals: dict[str, Goal] | None = None) -> list[Series]:
-    """Do each thing ``rounds`` times, one after the other, each round beginning with another one.
+    """Do each thing ``rounds`` times, in turn. Each round begins with another thing.
 
     A first round warms up and is not counted.
     """
@@ -105,14 +105,14 @@ def in_turn(things: dict[str, Thing], rounds: int, goals: dict[str, Goal] | None
 
 
 def duration(seconds: float) -> str:
-    """As a person reads it, with three figures."""
+    """A readable duration with three significant figures."""
     unit, name = next((known for known in _UNITS if seconds >= known[0]), _UNITS[-1])
     value = seconds / unit
     return f"{value:.0f} {name}" if value >= 99.95 else f"{value:.3g} {name}"
 
 
 class Run:
-    """One run of one benchmark: its options, and what it has to say."""
+    """One run of one benchmark: its options and its results."""
 
     def __init__(self, title: str, description: str) -> None:
         parser = argparse.ArgumentParser(description=description)
@@ -129,14 +129,14 @@ class Run:
             print(f"warning: the load is {load:.1f} on {cores} cores; only the ratios mean something", file=sys.stderr)
 
     def note(self, text: str) -> None:
-        """Say something beside the tables."""
+        """Print a text outside the tables."""
         print(text, file=sys.stderr)
 
     def rounds(self, usual: int, quick: int = 5) -> int:
         return quick if self.quick else usual
 
     def compare(self, title: str, series: Sequence[Series]) -> None:
-        """Print ``series`` against the first of them."""
+        """Print a table of ``series``. The first is the reference."""
         reference = series[0].median
         rows: list[tuple[str, ...]] = [("", "n", "least", "p50", "p99", f"x {series[0].name}", "goal", "")]
         for one in series:
@@ -155,11 +155,11 @@ class Run:
         self._print(title, rows, [_document(one, reference) for one in series])
 
     def table(self, title: str, rows: list[tuple[str, ...]], data: list[dict[str, Any]]) -> None:
-        """Print any other table, its headings first; ``data`` is what it means, for ``--json``."""
+        """Print any other table. The first row has the headings; ``data`` goes to the file of ``--json``."""
         self._print(title, rows, data)
 
     def finish(self) -> None:
-        """Write the file that was asked for."""
+        """Write the file of ``--json``, if any."""
         if self._file:
             found = {"machine": self._machine, "quick": self.quick, "tables": self._tables}
             Path(self._file).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -178,7 +178,7 @@ class Run:
 
 
 def machine() -> dict[str, str]:
-    """What the figures were measured on."""
+    """A description of this machine."""
     return {
         "date": time.strftime("%Y-%m-%d %H:%M"),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -189,7 +189,7 @@ def machine() -> dict[str, str]:
 
 
 def start_and_wait(argv: Sequence[str], env: dict[str, str] | None = None) -> None:
-    """A bare start: the cheapest that there is, with no pipe, its output thrown away. RuntimeError if it fails."""
+    """A bare start, the cheapest possible: no pipe, and output is discarded. Raises ``RuntimeError`` if it fails."""
     silent = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
     pid = os.posix_spawn(argv[0], list(argv), os.environ if env is None else env, file_actions=silent)
     _, status = os.waitpid(pid, 0)
@@ -198,7 +198,7 @@ def start_and_wait(argv: Sequence[str], env: dict[str, str] | None = None) -> No
 
 
 def word(reached: bool | None) -> str:
-    """How a table says whether a goal was reached."""
+    """The table's text for whether a goal was reached."""
     return "" if reached is None else ("reached" if reached else "MISSED")
 
 

@@ -1,8 +1,8 @@
-"""The kernel for notebooks: how soon its first result is there after the start of its process, and what a cell takes.
+"""The kernel for notebooks: the time from its start to its first result, and the time of a notebook's cell.
 
-First result: from the start of a kernel's process to the reply to ``1 + 1``, spoken to through Jupyter's own client,
-which is loaded before. A cell: ``x + 1`` until its reply and all that is published for it, beside the same step of a
-session of the library in this process.
+First result: from the start of the kernel's process to the reply to ``1 + 1``. Jupyter's own client is loaded before. A
+cell: ``x + 1`` until its reply and all of its published output, against the same step of a session of the library in
+this process.
 """
 
 from __future__ import annotations

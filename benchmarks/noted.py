@@ -1,4 +1,4 @@
-"""The moments that where_time_goes.py notes: the host's by wrapping functions here, the rest by in_supervisor.py."""
+"""Records moments for where_time_goes.py by wrapping host functions; in_supervisor.py records the other moments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Moment = tuple[str, str, str]  # a module of the supervisor or "host", a name in
 
 
 class Noted:
-    """The moments of the run that is going on: the host's here, the others' in the mapping."""
+    """The moments of the current run: the host's in this object, the others in the mapping."""
 
     def __init__(self, path: str) -> None:
         size = len(in_supervisor.POINTS) * in_supervisor.SLOT
@@ -26,7 +26,7 @@ class Noted:
         self.host: dict[tuple[str, str], int] = {}
 
     def at(self, moment: Moment) -> int:
-        """In nanoseconds; 0 where it did not happen."""
+        """The time of ``moment`` in nanoseconds; 0 if it did not happen."""
         module, name, end = moment
         if module == "host":
             return self.host.get((name, end), 0)
@@ -37,8 +37,8 @@ class Noted:
         self.host[name, end] = time.monotonic_ns()
 
     def wrap(self, holder: Any, attribute: str, name: str) -> None:
-        """Note the beginning and end of a function, or of what awaiting its result takes. Without a ``name`` of its own
-        the moment is called as the function's first argument says: a row of the record by its kind."""
+        """Record the beginning and the end of a function, including the await of its result. Without a ``name``, the
+        function's first argument names the moment; for a row of the record this is its kind."""
         inner: Callable[..., Any] = getattr(holder, attribute)
 
         def noting(*arguments: Any, **named: Any) -> Any:

@@ -1,21 +1,21 @@
 """A whole one-shot of each language, against a bare start of the same program.
 
-The things that take turns, all with nothing running before but the library itself:
+These take turns. Before each, only the library itself runs:
 
 - bare: the smallest program, no pipe and no file (``bash -c true``, ``python -c pass``, ``node -e 0``)
-- file: the same from a file, started the same way: what casemate's program does once it runs
-- subprocess: the file by ``asyncio.create_subprocess_exec``, its output captured: what one writes without a sandbox
-- bwrap: that, in the system's bubblewrap with all namespaces and the same folders bound; no limits, filter or record
-- casemate, exec: ``await sandbox.run(code)`` where nothing is kept ready: plan, record, a fresh cell in which the
-  program's interpreter is started, output, files, record
-- casemate, warm: the same call on a sandbox that has cells ready. Every sample is of a program that began in one. The
-  turns of the others are gaps in which another is made ready, as there are between the calls of somebody who reads the
-  results; what calls without gaps get is in the tables with sixteen at once
-- ipykernel, a cell (Python, one at a time, where it and jupyter_client are installed): ``pass`` in a kernel that runs
-  already, until its reply. It isolates nothing: the next cell finds what this one left. And ipykernel, a new one:
-  from the start of a kernel to its first reply; a few rounds by themselves
+- file: the same program from a file, started the same way, as in casemate's cell
+- subprocess: the file by ``asyncio.create_subprocess_exec`` with captured output, as in code without a sandbox
+- bwrap: the subprocess in the system's bubblewrap, with all namespaces and the same folders; no limits, filter, record
+- casemate, exec: ``await sandbox.run(code)`` without ready cells: plan, record, a fresh cell that starts the program's
+  interpreter, output, files, record
+- casemate, warm: the same call on a sandbox with ready cells. Every sample comes from a program that began in a ready
+  cell. The other things' turns are gaps in which the next cell becomes ready, like the gaps between calls of a caller
+  that reads the results. The tables with sixteen at once show calls without gaps.
+- ipykernel, a cell (Python, one at a time, if it and jupyter_client are installed): ``pass`` in a running kernel until
+  its reply. It isolates nothing: each cell finds what earlier cells left.
+- ipykernel, a new one: from the start of a kernel to its first reply, in a few separate rounds
 
-All have the same small environment: variables such as NODE_EXTRA_CA_CERTS make a bare start slower.
+All have the same small environment, because variables such as NODE_EXTRA_CA_CERTS make a bare start slower.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from casemate.model.plan import Bind, Plan, Symlink
 _GOAL = Goal(times=1.6, plus=4e-3)
 _WARM_GOALS = {"python": Goal(times=0.25, tail=2.0), "node": Goal(times=0.3), "shell": Goal(times=1.0)}
 _AT_ONCE = 16
-_WARM_AT_ONCE = {"python": 1.5}  # goal: so many times as many a second as bare starts
-_TRIES = 5  # for a sample that began in a cell which was ready
+_WARM_AT_ONCE = {"python": 1.5}  # goal: the rate, as a multiple of the rate of bare starts
+_TRIES = 5  # to get a sample from a ready cell
 _PROGRAMS = {"shell": ("-c", "true", ".sh"), "python": ("-c", "pass", ".py"), "node": ("-e", "0", ".js")}
 _PANDAS = "import pandas"
 
@@ -50,10 +50,10 @@ Once = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Casemate:
-    """Two sandboxes: one keeps nothing ready, the other cells for one language. A new one for each table, so that none
-    holds what an earlier table asked for.
+    """Two sandboxes: one without ready cells, one with ready cells for one language.
 
-    ``starts`` counts how the other one's programs began.
+    Each table gets a new warm sandbox, so that it has no cells for an earlier table. ``starts`` counts how programs of
+    the warm sandbox began.
     """
 
     def __init__(self, runner: asyncio.Runner, folder: str) -> None:
@@ -65,7 +65,7 @@ class Casemate:
         ready.keep_nothing(self.cold)
 
     def settle(self, language: str) -> None:
-        """Have cells for ``language`` ready, in a new sandbox."""
+        """Make a new warm sandbox, and wait for its ready cells for ``language``."""
         self.runner.run(self._settle(language))
 
     async def _settle(self, language: str) -> None:
@@ -74,26 +74,26 @@ class Casemate:
         await ready.settle(self.warm, language)
 
     async def close(self) -> None:
-        """Close both."""
+        """Close both sandboxes."""
         await self.cold.close()
         await self.warm.close()
 
     async def by_exec(self, code: str, language: str) -> None:
-        """Run it in a fresh cell. Raises ``RuntimeError`` when it was not one."""
+        """Run ``code`` in a fresh cell. Raises ``RuntimeError`` if it began in a ready cell."""
         execution = await self.cold.run(code, language=language)
         execution.raise_for_status()
         if execution.isolation.start != "exec":
             raise RuntimeError(f"a cell that should be started by exec came from the {execution.isolation.start}")
 
     async def anyhow(self, code: str, language: str) -> str:
-        """Run it as the sandbox that keeps cells ready does, and say why not where it did not begin in one."""
+        """Run ``code`` in the warm sandbox. Returns why it did not begin in a ready cell; empty if it did."""
         execution = await self.warm.run(code, language=language)
         execution.raise_for_status()
         self.starts[execution.isolation.start] += 1
         return "" if execution.isolation.start in ready.WARM else execution.isolation.start_reason or "by exec"
 
     def from_ready(self, code: str, language: str) -> Thing:
-        """Timed once it did begin in one. What did not is counted as well, and done again."""
+        """Time a run that began in a ready cell. Other runs are counted and repeated."""
 
         async def timed() -> float:
             why = ""
@@ -109,9 +109,9 @@ class Casemate:
         return lambda: self.runner.run(timed())
 
     def tell_starts(self, run: measure.Run, what: str, of_others: str) -> None:
-        """Say how those programs began, those of the round that warms up included, and count anew.
+        """Print how the programs began, including the warm-up round, and reset the counts.
 
-        ``of_others``: what became of those that began by exec.
+        ``of_others``: what happened to those that began by exec.
         """
         counts = ", ".join(f"{self.starts[kind]} from the {kind}" for kind in ready.WARM)
         run.note(f"casemate, warm, {what}: {counts}, {self.starts['exec']} by exec{of_others}")
@@ -133,7 +133,7 @@ def main() -> None:
 
 
 def _plan(runner: asyncio.Runner, sandbox: Sandbox, language: str, run: measure.Run) -> Plan | None:
-    """How casemate starts this language here, which says what to compare with; None where the language is missing."""
+    """The plan for this language on this machine, for comparable starts. None if the language is missing."""
     from casemate.errors import RuntimeMissing
 
     try:
@@ -144,7 +144,7 @@ def _plan(runner: asyncio.Runner, sandbox: Sandbox, language: str, run: measure.
 
 
 def _captured_things(plan: Plan, folder: Path) -> dict[str, Once]:
-    """The same from a file, its output captured: plainly, and in bubblewrap where there is one."""
+    """The program from a file with captured output: as a subprocess, and in bubblewrap if installed."""
     _, code, suffix = _PROGRAMS[plan.language]
     file = folder / f"main{suffix}"
     file.write_text(code, encoding="utf-8")
@@ -180,7 +180,7 @@ def _one_at_a_time(run: measure.Run, ours: Casemate, plan: Plan, folder: Path) -
 
 
 def _ours(ours: Casemate, code: str, language: str) -> dict[str, Thing]:
-    """casemate in both ways."""
+    """casemate by exec and warm."""
     return {
         f"casemate, exec {language}": _quiet(ours.runner, lambda: ours.by_exec(code, language)),
         f"casemate, warm {language}": ours.from_ready(code, language),
@@ -188,7 +188,7 @@ def _ours(ours: Casemate, code: str, language: str) -> dict[str, Thing]:
 
 
 def _beside_a_kernel(run: measure.Run, things: dict[str, Thing], rounds: int, goals: dict[str, Goal]) -> list[Series]:
-    """Those things and a kernel in turn, then a few new kernels; without any where it is not installed."""
+    """Measure ``things`` and a kernel in turn, then a few new kernels. Without ipykernel only ``things``."""
     missing = kernel.missing()
     if missing:
         run.note(f"ipykernel left out: {missing} not installed")
@@ -202,7 +202,7 @@ def _beside_a_kernel(run: measure.Run, things: dict[str, Thing], rounds: int, go
 
 
 def _new_kernel() -> float:
-    """Seconds until a kernel that is started now has answered; its end is not counted."""
+    """Seconds from a kernel's start to its first reply, without its end."""
     start = time.perf_counter()
     new = kernel.Kernel()
     took = time.perf_counter() - start
@@ -211,7 +211,7 @@ def _new_kernel() -> float:
 
 
 def _with_pandas(run: measure.Run, ours: Casemate, plan: Plan) -> None:
-    """A program that imports what takes longer to load than Python itself."""
+    """Measure a program whose imports take longer than the start of Python."""
     bare = [plan.argv[0], "-c", _PANDAS]
     try:
         measure.start_and_wait(bare, measure.ENV)
@@ -245,7 +245,7 @@ def _at_once(run: measure.Run, ours: Casemate, plan: Plan, folder: Path) -> None
 
 
 def _quiet(runner: asyncio.Runner, once: Once) -> Thing:
-    """Timed inside the loop, so that entering the loop is not counted."""
+    """Time ``once`` inside the event loop, so that entering the loop is not counted."""
 
     async def timed() -> float:
         start = time.perf_counter()
@@ -256,7 +256,7 @@ def _quiet(runner: asyncio.Runner, once: Once) -> Thing:
 
 
 def _crowd(runner: asyncio.Runner, once: Once, number: int) -> Thing:
-    """``number`` of them, sixteen at once."""
+    """Do ``once`` ``number`` times, sixteen at once."""
 
     async def worker(waiting: list[None]) -> None:
         while waiting:
@@ -279,7 +279,7 @@ def _bare_crowd(pool: ThreadPoolExecutor, argv: list[str], number: int) -> None:
 
 
 def _throughput(run: measure.Run, language: str, series: list[Series], crowd: int) -> None:
-    """The same samples as rates; a sample is a whole crowd."""
+    """Print the samples as rates. A sample is a whole crowd."""
     bare = series[0].median
     rows: list[tuple[str, ...]] = [("", "crowds", "a second", f"x {series[0].name}", "goal", "")]
     data: list[dict[str, Any]] = []
@@ -303,10 +303,10 @@ async def _captured(argv: list[str]) -> None:
 
 
 def _bwrap_options(plan: Plan, file: Path) -> list[str]:
-    """The cell of ``plan`` as far as bubblewrap can say it."""
+    """Options of bubblewrap for the cell of ``plan``, as far as it supports them."""
     options = ["--unshare-all", "--die-with-parent", "--new-session"]
     options += ["--proc", "/proc", "--dev", "/dev"]
-    for place in ("/tmp", "/workspace", "/home/user"):  # first: an interpreter may lie in one
+    for place in ("/tmp", "/workspace", "/home/user"):  # first, because an interpreter may be inside
         options += ["--tmpfs", place]
     for entry in plan.entries:
         if isinstance(entry, Bind) and not entry.device:

@@ -1,8 +1,8 @@
-"""A cached wheel into a session, beside a bare ``pip install`` of the same wheel into a virtual environment.
+"""Installing a cached wheel in a session, against a bare ``pip install`` of the same wheel in a virtual environment.
 
     python -m benchmarks.packages [TIMES]
 
-The index is one of the tests' own, on loopback; both have the wheel in their caches.
+The index is the tests' own, on the loopback interface. Both sides have the wheel in their caches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from casemate import Sandbox, allow_all
 
 
 async def into_sessions(index: Index, folder: Path, times: int) -> list[float]:
-    """Seconds of each installation into a session that runs."""
+    """Seconds of each installation in a running session."""
     took = []
     async with Sandbox(audit=folder / "audit.db", approve=allow_all, package_indexes=[index.url]) as sandbox:
         for number in range(times + 1):
@@ -40,7 +40,7 @@ async def into_sessions(index: Index, folder: Path, times: int) -> list[float]:
 
 
 def with_pip(index: Index, folder: Path, times: int) -> list[float]:
-    """Seconds of each ``pip install`` in a virtual environment of its own."""
+    """Seconds of each ``pip install``, each in a new virtual environment."""
     venv.create(folder / "venv", with_pip=True)
     command = [
         *(str(folder / "venv/bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
@@ -56,7 +56,7 @@ def with_pip(index: Index, folder: Path, times: int) -> list[float]:
 
 
 def main() -> None:
-    """Print both medians and their ratio."""
+    """Measure, and print both medians and their ratio."""
     times = int(sys.argv[1]) if len(sys.argv) > 1 else 10
     index = Index()
     index.add(wheel("alpha", files={f"alpha_data/m{n}.py": "x = 1\n" for n in range(50)}))

@@ -1,4 +1,4 @@
-"""Sandboxes that keep cells ready and sandboxes that do not, for benchmarks that compare them."""
+"""Controls ready cells of sandboxes, for benchmarks that compare warm and cold starts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from casemate.execution import pipeline
 from casemate.model.plan import Plan
 from casemate.walls.wall import SessionCell, SessionSink
 
-WARM = ("pool", "zygote")  # `execution.isolation.start` of a program that began in a cell which was ready
-_MAX_WAIT = 60.0  # seconds until everything is ready, on a machine under heavy load
+WARM = ("pool", "zygote")  # `execution.isolation.start` of a program that began in a ready cell
+_MAX_WAIT = 60.0  # seconds until everything is ready, also under heavy load
 _LOOK_AGAIN = 0.01
-_REST = 0.3  # seconds: what counts as ready may still be on its last steps
+_REST = 0.3  # seconds: a cell that counts as ready may still do its last steps
 
 
 def keep_nothing(sandbox: Sandbox) -> None:
-    """From now on the plans of ``sandbox`` alone say that nothing is kept ready, so that its cells begin by exec."""
+    """Make all later cells of ``sandbox`` begin by exec: its plans forbid ready cells. Others are unchanged."""
     context, wall = sandbox._context, sandbox._wall
     steps: Any = pipeline
     real, real_open = steps.make_plan, wall.open
@@ -39,7 +39,7 @@ def keep_nothing(sandbox: Sandbox) -> None:
 
 
 def keep_zygotes_only(sandbox: Sandbox) -> None:
-    """From now on ``sandbox`` has no cell ready: each is forked when it is asked for. Its zygotes must be there."""
+    """Make all later cells of ``sandbox`` be forked on demand. Its zygotes must already run."""
     wall: Any = sandbox._wall
     pools = wall._link.pools
     pools._fill = lambda _pool: None
@@ -49,25 +49,25 @@ def keep_zygotes_only(sandbox: Sandbox) -> None:
 
 
 async def settle_sessions(sandbox: Sandbox) -> None:
-    """Have cells kept ready for Python's sessions, and wait until they are. Raises ``RuntimeError``."""
+    """Keep cells ready for Python's sessions, and wait for them. Raises ``RuntimeError``."""
     async with sandbox.session() as first:
         (await first.run("pass")).raise_for_status()
     await settled(sandbox)
 
 
 async def settle(sandbox: Sandbox, *languages: str) -> None:
-    """Have cells kept ready for ``languages``, all that this sandbox is used for, and wait until they are.
+    """Keep cells ready for ``languages``, which must be all that this sandbox uses, and wait for them.
 
-    Raises ``RuntimeError`` when they are not in time.
+    Raises ``RuntimeError`` if they are not ready in time.
     """
     sandbox.warm_up(*languages)
     await settled(sandbox)
 
 
 async def settled(sandbox: Sandbox) -> None:
-    """Wait until everything is there that ``sandbox`` wants to keep ready. Raises ``RuntimeError``."""
+    """Wait until ``sandbox`` has all the cells that it keeps ready. Raises ``RuntimeError``."""
     deadline = time.monotonic() + _MAX_WAIT
-    # A state of another thread's, looked at now and then.
+    # Another thread changes this state, so poll it.
     while not (warmth := sandbox._wall.warmth()).is_settled:
         if time.monotonic() > deadline:
             raise RuntimeError(f"not everything was ready within {_MAX_WAIT:g} s: {warmth}")

@@ -1,8 +1,7 @@
-"""What the record of one execution costs: its intent row and its outcome row, against plain inserts into SQLite.
+"""The cost of the record for one execution: its intent and outcome rows, against plain inserts into SQLite.
 
-The rows are durable as the record promises: in the journal when the call returns, so that the application's own end,
-SIGKILL included, loses none of them. A thread beside makes a chain of them, and signs it; that verifying a million rows
-takes as long as it does is measured, too.
+The rows are in the journal when the call returns, so even SIGKILL of the application loses none. Another thread chains
+and signs them. The time to verify a million rows is measured, too.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ def _write(log: AuditLog) -> None:
 
 
 def _plain(path: str) -> Thing:
-    """The same words into a table without an index, a chain or a rule; each row a transaction of its own."""
+    """Insert the same text into a table without index, chain or triggers. Each row is one transaction."""
     database = sqlite3.connect(path, isolation_level=None)
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = NORMAL")
@@ -113,7 +112,7 @@ def _each(log: AuditLog, rounds: int) -> list[Series]:
 
 
 def _rested(thing: Thing) -> Thing:
-    """What ``thing`` takes after a rest, in which the processor's caches have gone cold."""
+    """``thing`` after a rest, which leaves the processor's caches cold."""
 
     def measured() -> float:
         time.sleep(_REST)
@@ -125,7 +124,7 @@ def _rested(thing: Thing) -> Thing:
 
 
 def _verify(run: measure.Run, log: AuditLog, rows: int) -> None:
-    """How long it takes to verify ``rows`` rows, and how many of those there are already."""
+    """Fill the record up to ``rows`` rows, and measure its verification."""
     for _ in range((rows - log.head().count) // 2 + 1):
         _write(log)
     count = log.head().count
@@ -143,7 +142,7 @@ def _verify(run: measure.Run, log: AuditLog, rows: int) -> None:
 
 
 def _rows(log: AuditLog) -> dict[str, Thing]:
-    """The intent and the outcome by themselves: an outcome needs the intent before it."""
+    """Time the intent and the outcome separately. An outcome needs its intent first."""
     pending: list[str] = []
 
     def intent() -> None:

@@ -1,8 +1,8 @@
-"""How fast secrets are taken out of what a program prints: megabytes a second, with one secret and with twenty.
+"""The speed of redacting a program's output: megabytes a second, with one secret and with twenty.
 
-What is redacted comes in pieces of 64 KiB, as it does from a pipe. It holds no secret but in the rows that say so;
-base64 and bytes at random share beginnings with forms of secrets much more often than text does. Where an ellipsis
-says that a text was cut, what is left of a secret is looked for on both sides of it.
+The output comes in pieces of 64 KiB, as from a pipe. It holds secrets only in the rows that say so. Random base64 and
+bytes share prefixes with forms of secrets much more often than text does. At an ellipsis, which marks a cut, redaction
+also looks for partial secrets on both sides.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from casemate.redaction.redaction import Redaction
 
 _PIECE = 64 << 10
 _PIECES = 64  # 4 MiB in each sample
-_FEW = 2  # of what takes some hundred times as long
+_FEW = 2  # pieces for slow cases, which take a hundred times as long
 _LINE = b"2026-01-01T00:00:00Z worker-7 handled request 4711 for /api/v1/items?page=3&size=50 in 12.7 ms\n"
 _CUT_LINE = b"17   2026-01-01  a description that is too long for its column, and so it was cut...   4711   12.7\n"
 _GOALS = {1: 300.0, 20: 50.0}  # MB/s
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _secrets(number: int) -> dict[str, str]:
-    chance = random.Random(number)  # the same in each run
+    chance = random.Random(number)  # the same bytes in each run
     return {f"TOKEN_{n}": "".join(chance.choices(_ALPHABET, k=40)) for n in range(number)}
 
 

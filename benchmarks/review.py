@@ -1,7 +1,7 @@
-"""A session that has changed ten thousand files of a caller's folder: how long its diff takes, and applying that.
+"""The time of a diff, and of applying it, for a session that changed ten thousand files of a caller's folder.
 
-Each file has forty lines, one of which is another one. What is timed is the whole call, with the pause of the cell. A
-diff after everything was applied looks at the same files once more.
+Each file has forty lines; one line is changed. The whole call is timed, including the pause of the cell. A diff after
+applying everything reads the same files again.
 """
 
 from __future__ import annotations

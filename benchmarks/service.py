@@ -1,8 +1,8 @@
-"""The service: a run through it over the library's, and 500 streams at once.
+"""The service: a run through it against a run by the library, and 500 streams at once.
 
 python -m benchmarks.service [--streams 500] [--runs 100]
 
-Prints milliseconds with medians and p99, the loop's lag while everything is busy, and the memory of the service.
+Prints medians and p99 in milliseconds, the lag of the event loop under load, and the memory of the service.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ main()
 
 
 async def timed(work: Callable[[], Awaitable[object]], count: int) -> list[float]:
-    """Milliseconds of each."""
+    """Milliseconds of each of ``count`` calls."""
     for _ in range(5):
         await work()
     found = []
@@ -69,7 +69,7 @@ def told(name: str, found: list[float]) -> None:
 
 
 async def trips(remote: RemoteOperations, runs: int) -> None:
-    """In turns, so that both have the same machine."""
+    """Measure runs in turn, so that both ways have the same conditions."""
     async with Sandbox(audit=Path(tempfile.mkdtemp()) / "audit.db") as sandbox:
         each = max(1, runs // 5)
         library, service, nothing = [], [], []
@@ -85,7 +85,7 @@ async def trips(remote: RemoteOperations, runs: int) -> None:
 
 
 async def streams(remote: RemoteOperations, env: dict[str, str], count: int) -> None:
-    """Many follow one run, which writes a line every 50 ms."""
+    """Measure ``count`` streams of one run, which writes a line every 50 ms."""
     code = "import time\nfor n in range(200): print(n, flush=True); time.sleep(0.05)"
     run = (await remote("runs.start", {"code": code}))["run"]
     remotes = [await connect(environ=env, start=False) for _ in range(count)]
@@ -120,13 +120,13 @@ async def measured(env: dict[str, str], pid: int, given: argparse.Namespace) -> 
 
 
 def memory(pid: int) -> float:
-    """MiB that are its own and shared ones' part (smaps_rollup of proc(5))."""
+    """Proportional memory of ``pid`` in MiB (Pss of smaps_rollup in proc(5))."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
 def main() -> None:
-    """Run it."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--streams", type=int, default=500)
     parser.add_argument("--runs", type=int, default=100)
@@ -140,7 +140,7 @@ def main() -> None:
     finally:
         service.send_signal(signal.SIGTERM)
         said = service.communicate(timeout=60)[0]
-    # The first has in it how long others kept the processors; the second is what the service did itself meanwhile.
+    # The lag includes waiting for processors in use by others. The second line is only the service's own work.
     for name, line in zip(
         ("lag of its event loop", "processor time of the loop's thread within"), said.splitlines(), strict=True
     ):

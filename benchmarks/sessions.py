@@ -1,17 +1,17 @@
-"""Sessions: how soon a new one gives its first result, what a step takes, and how fast output comes out of it.
+"""Sessions: the time to a new session's first result, the time of a step, and the speed of output.
 
 A new session, from the call that opens it to the result of its first step, which uses pandas:
 
-- pool: its cell was ready, forked before from a zygote that has IPython, numpy and pandas loaded
-- zygote: the cell was forked for it
-- exec: the interpreter is started in a fresh cell and loads what it needs
-- ipykernel, a new one: the same code, from the start of a kernel to its reply; its text is not even read
+- pool: a ready cell, forked in advance from a zygote that has loaded IPython, numpy and pandas
+- zygote: a cell that is forked on demand
+- exec: a fresh cell that starts the interpreter, which loads what it needs
+- ipykernel, a new one: the same code, from the start of a kernel to its reply. Its text is not even read.
 
-A step, in interpreters that run already: ``x + 1``, and ten lines that are printed; the text is compared. Through
-ipykernel it is over when the reply is there and everything was published, as clients of Jupyter wait for it.
+A step in running interpreters: ``x + 1``, and printing ten lines; the text is compared. With ipykernel a step is over
+after the reply and all published output, as for clients of Jupyter.
 
-A hundred megabytes in one step, in one write and as lines: beside a bare Python that is told to write the same into a
-pipe which this process reads and throws away. The session keeps the whole of it, in a file, and the ends of it.
+A hundred megabytes from one step, in one write and as lines. The reference is a bare Python that writes the same into a
+pipe, which this process reads and discards. The session keeps all of it in a file, and its beginning and end in memory.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from casemate.sessions.session import Session
 FIRST, FIRST_TEXT = "import pandas as pd\npd.DataFrame({'a': [1]}).shape", "(1, 1)"
 _NEW = {"pool": Goal(times=1 / 40, most=8e-3), "zygote": Goal(times=1 / 40, most=15e-3), "exec": None}
 _STEP = Goal(times=1 / 5, most=1e-3)
-_THIRD = Goal(times=3.0)  # of the speed
-_TRIES = 5  # for a sample that began as it should
-_REST = 0.3  # seconds, until the session before is gone
+_THIRD = Goal(times=3.0)  # a third of the speed
+_TRIES = 5  # to get a sample that began as intended
+_REST = 0.3  # seconds until the previous session has ended
 _BEFORE = {"python": "x = 1", "node": "x = 1", "shell": "x=1"}
 _ONE = {"python": "x + 1", "node": "x + 1", "shell": "echo $((x + 1))"}
 _TEN = {
@@ -102,7 +102,7 @@ def _by(how: str) -> str:
 
 
 def _first_result(runner: asyncio.Runner, sandbox: Sandbox, how: str) -> Thing:
-    """Timed once it began so. What did not is done again."""
+    """Time a session that began as ``how`` says. Other sessions are repeated."""
 
     async def timed() -> float:
         began = ""
@@ -151,7 +151,7 @@ def _steps(run: measure.Run, runner: asyncio.Runner, audit: str) -> None:
 
 @contextlib.contextmanager
 def _open(run: measure.Run, runner: asyncio.Runner, audit: str) -> Iterator[dict[str, Session]]:
-    """A session of each language that there is, in which ``x`` is 1."""
+    """A session of each available language, with ``x`` = 1."""
     sandbox = Sandbox(audit=audit)
     sessions: dict[str, Session] = {}
     try:
@@ -170,7 +170,7 @@ def _open(run: measure.Run, runner: asyncio.Runner, audit: str) -> Iterator[dict
 
 @contextlib.contextmanager
 def _running_kernel() -> Iterator[kernel.Kernel | None]:
-    """A kernel in which ``x`` is 1, where there can be one."""
+    """A kernel with ``x`` = 1; None if ipykernel is missing."""
     if kernel.missing():
         yield None
         return
@@ -234,7 +234,7 @@ def _output(run: measure.Run, runner: asyncio.Runner, audit: str) -> None:
 
 @contextlib.contextmanager
 def _bare_writer(code: str, size: int) -> Iterator[Callable[[], None]]:
-    """Has a bare Python that runs already execute ``code``, and reads ``size`` bytes from it."""
+    """Makes a running bare Python execute ``code``, and reads ``size`` bytes from it."""
     told = f"import sys\nfor _ in sys.stdin:\n    exec({code!r})\n    sys.stdout.flush()"
     argv = [sys.executable, "-c", told]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=measure.ENV) as writer:

@@ -1,6 +1,6 @@
-"""How long casemate takes to be there: whole processes, against a bare start of the same interpreter.
+"""The start of casemate: whole processes, against a bare start of the same interpreter.
 
-Nothing of casemate runs before; the outcome of its self-test is in the cache, as after the first use since boot.
+Nothing of casemate runs before. The result of its self-test is cached, as after the first use since boot.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when this file i
 from benchmarks import measure
 from benchmarks.measure import Goal, Thing
 
-# What the console script that pip makes does.
+# The same as pip's console script.
 _SCRIPT = "import re, sys; from casemate.surfaces.cli import main; sys.exit(main())"
 
 
@@ -25,7 +25,7 @@ def main() -> None:
     run = measure.Run("startup", __doc__ or "")
     with tempfile.TemporaryDirectory(prefix="casemate-startup-") as folder:
         env = {**os.environ, "XDG_CACHE_HOME": f"{folder}/cache", "XDG_STATE_HOME": f"{folder}/state"}
-        env.pop("PYTHONDONTWRITEBYTECODE", None)  # compiled as installed code is, not anew for each start
+        env.pop("PYTHONDONTWRITEBYTECODE", None)  # use compiled files, as installed code does
         env["PYTHONPYCACHEPREFIX"] = f"{folder}/compiled"
         hello = Path(folder, "hello.py")
         hello.write_text("print('hello')\n", encoding="utf-8")
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def _command() -> list[str]:
-    """The console script of this interpreter, or what it would do where casemate is not installed."""
+    """The console script of this interpreter, or the equivalent command if casemate is not installed."""
     script = shutil.which("casemate", path=str(Path(sys.executable).parent))
     return [script] if script else [sys.executable, "-c", _SCRIPT]
 
@@ -57,7 +57,7 @@ def _whole(argv: list[str], env: dict[str, str]) -> Thing:
 
 
 def _works(name: str, argv: list[str], env: dict[str, str]) -> bool:
-    """Try it once, which also fills the cache; say so when it fails, and go on without it."""
+    """Run a command once, which also fills the cache. If it fails, print that and leave it out."""
     done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]

@@ -1,7 +1,7 @@
-"""What telemetry costs: whole processes with OpenTelemetry's API hidden and there, and warm runs.
+"""The cost of telemetry: whole processes with and without OpenTelemetry's API, and warm runs.
 
-These take turns with nothing loaded, with the API loaded and no SDK, and with an SDK that takes every span and metric
-and hands it nowhere.
+The runs take turns with nothing loaded, with the API but no SDK, and with an SDK that takes every span and metric and
+exports nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _processes(run: measure.Run, folder: Path) -> None:
 
 
 def _runs(runner: asyncio.Runner, folder: str) -> dict[str, Thing]:
-    """The same run, with what an application has loaded changed before each."""
+    """The same run with different modules loaded by the application."""
     provider = TracerProvider()
     sandbox = Sandbox(audit=f"{folder}/audit.db")
     runner.run(ready.settle(sandbox, "python"))

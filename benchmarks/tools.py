@@ -1,8 +1,8 @@
-"""What tools cost in a cell: a call against the same call by a plain MCP client, fifty at once, the first import of a
-wrapper, and the making of wrappers.
+"""The cost of tools in a cell: a call against the same call by a plain MCP client, fifty calls at once, the first
+import of a wrapper, and generating wrappers.
 
-The server is a small one of this file, by its standard streams; the plain client is that of the `mcp` package, in the
-application's process and without anything of casemate's. The server answers at once, or when it is told to.
+The server is a small program in this file that uses its standard streams. The plain client is the `mcp` package's, in
+the application's process without casemate. The server responds at once, or when the request says so.
 """
 
 from __future__ import annotations
@@ -28,10 +28,8 @@ from casemate.tools.tool import Tool
 _ROOT = Path(__file__).resolve().parents[1]
 _NOTION = _ROOT / "tests" / "tools" / "catalogues" / "notion.json"
 _AT_ONCE = 50
-_TURN = (
-    20  # calls in a row, before it is another's turn: a step that makes one alone is measured with the step's beginning
-)
-_SLOWEST = 0.5  # seconds that each of those takes
+_TURN = 20  # calls in a row in each turn: a step with one call would mostly measure the beginning of the step
+_SLOWEST = 0.5  # seconds that each slow call takes
 _SERVER = """
 import json, sys, threading
 lock = threading.Lock()
@@ -152,7 +150,7 @@ async def _at_once(run: measure.Run, plain: Any, session: Session) -> None:
 
 
 async def _imported(run: measure.Run, sandbox: Sandbox) -> None:
-    """In cells that are new each."""
+    """Measure the first import, each time in a new cell."""
 
     async def first() -> list[float]:
         return [float((await sandbox.run(_IMPORT)).raise_for_status().stdout)]
@@ -184,7 +182,7 @@ def _generated(run: measure.Run) -> None:
 
 
 async def _in_turn(things: dict[str, Timed], rounds: int, goals: dict[str, Goal]) -> list[Series]:
-    """As :func:`measure.in_turn`, in the event loop that is there."""
+    """:func:`measure.in_turn` inside the running event loop."""
     samples: dict[str, list[float]] = {name: [] for name in things}
     names = list(things)
     for turn in range(-1, rounds):

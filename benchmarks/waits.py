@@ -1,4 +1,4 @@
-"""When the process of a new cell begins to wait for its program, as seen from outside by looking again and again."""
+"""Finds when a new cell's process begins to wait for its program, by polling from outside."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from pathlib import Path
 from benchmarks import looking
 
 _LOOK_AGAIN = 0.0005  # seconds
-_WITHIN = 0.5  # seconds: a cell that is not there by then is not coming
+_WITHIN = 0.5  # seconds: after that no new cell is expected
 
 
 class Waits:
-    """Looks at the cells of this process's one supervisor."""
+    """Observes the cells of this process's only supervisor."""
 
     def __init__(self) -> None:
         supervisors = [one for one in looking.below(os.getpid()) if one.is_supervisor]
         ours = {one.pid for one in supervisors}
-        self._supervisor = next(one.pid for one in supervisors if one.parent in ours)  # the other one only waits for it
+        self._supervisor = next(one.pid for one in supervisors if one.parent in ours)  # the parent only waits for it
 
     def programs(self) -> set[int]:
-        """Processes that a cell's init has started; none where the kernel lists no children (CONFIG_PROC_CHILDREN)."""
+        """Processes started by cells' inits. Empty if the kernel lists no children (CONFIG_PROC_CHILDREN)."""
         return {pid for init in _children(self._supervisor) for pid in _children(init)}
 
     async def next_one(self, known: set[int]) -> int:
-        """Monotonic nanoseconds when the one process that is not ``known`` was first seen asleep; 0 when none was."""
+        """When the only process outside ``known`` was first seen asleep, in monotonic nanoseconds; 0 if none was."""
         deadline = time.monotonic() + _WITHIN
         since = 0
         while time.monotonic() < deadline:
             now = time.monotonic_ns()
             new = self.programs() - known
             if len(new) == 1 and _sleeps(*new):
-                if since:  # twice: it does not only wait for a page
+                if since:  # twice asleep: it is not just waiting for a memory page
                     return since
                 since = now
             else:

@@ -1,7 +1,7 @@
-"""A warm Python one-shot and a step of a session behind each wall that this machine has, against the native one.
+"""A warm Python one-shot and a session's step behind each available wall, against the native wall.
 
-The walls take turns. Each run is of a program that found a cell ready, as far as one was: between two of one wall lie
-the gaps in which the others run. An engine is used where there is one with the image (docs/how-to/docker.md).
+The walls take turns. While other walls run, a wall makes its next ready cell, and a run uses it if it is ready in time.
+The docker wall is measured if an engine has the image (docs/how-to/docker.md).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from casemate.sessions.session import Session
 
 _ONE_SHOT = {"landlock": Goal(times=1.3), "docker": Goal(times=3.0)}
 _STEP = {"landlock": Goal(times=1.2), "docker": Goal(times=2.0)}
-_GAP = 0.3  # seconds in which another cell is made ready: a container takes a quarter of one
+_GAP = 0.3  # seconds to make another ready cell: a container takes 0.25 s
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ async def _measure(run: measure.Run, folder: Path) -> None:
 
 
 async def _open(name: str, folder: Path, run: measure.Run, stack: AsyncExitStack) -> Sandbox | None:
-    """A sandbox behind this wall that has run something; None where it cannot be had."""
+    """A sandbox behind this wall, after a first run. None if the wall is unavailable."""
     sandbox = Sandbox(isolation=name, audit=folder / f"{name}.db")
     stack.push_async_callback(sandbox.close)
     try:

@@ -1,8 +1,9 @@
-"""Pages of 100 kB to Markdown, warm: the processor time of the whole cell, and the seconds until the page is there.
+"""Pages of 100 kB to Markdown, warm: the processor time of the whole cell, and the time until the page arrives.
 
     python -m benchmarks.web [TIMES]
 
-The site is on loopback (``allow_local``). The page is an article with headings, tables, code, links and comments.
+The site is on the loopback interface (``allow_local``). The page is an article with headings, tables, code, links and
+comments.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from tests.network.web_site import WORDS
 from casemate import Sandbox
 
 _GOAL = 60.0  # milliseconds of processor time
-_WARMING = 40  # fetches until the cells are forked from a zygote, and some wait
+_WARMING = 40  # fetches until cells are forked from a zygote and some are ready
 
 
 def article(size: int = 100_000) -> bytes:
-    """An article of about so many bytes."""
+    """An article of about ``size`` bytes."""
     text = (
         f'<h2>Part {{0}}</h2><p>{WORDS} <a href="/more/{{0}}">more of it</a> {WORDS}</p><p>{WORDS}</p>'
         "<ul><li>one<ul><li>within</li></ul></li></ul>"
@@ -56,11 +57,11 @@ class _Site(http.server.BaseHTTPRequestHandler):
         self.wfile.write(self.page)
 
     def log_message(self, *_: object) -> None:
-        """Not to the terminal."""
+        """Log nothing."""
 
 
 async def measure(times: int) -> tuple[list[float], list[float]]:
-    """Milliseconds of processor time, and until the page is there, of each fetch."""
+    """The processor time and the elapsed time of each fetch, in milliseconds."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Site)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://host.casemate.internal:{server.server_port}/page"
@@ -73,14 +74,14 @@ async def measure(times: int) -> tuple[list[float], list[float]]:
                 took.append((time.perf_counter() - began) * 1000)
                 assert "return rate * 3" in page.text, page.text[:300]
                 if number < _WARMING:
-                    await asyncio.sleep(0.1)  # for cells to be made ready
+                    await asyncio.sleep(0.1)  # lets cells become ready
             rows = await sandbox.audit.tail(times, kind="outcome")
     server.shutdown()
     return [row.detail["cpu_seconds"] * 1000 for row in rows], took[_WARMING:]
 
 
 def main() -> None:
-    """Print the medians."""
+    """Measure, and print the medians."""
     times = int(sys.argv[1]) if len(sys.argv) > 1 else 30
     processor, took = asyncio.run(measure(times))
     result = {

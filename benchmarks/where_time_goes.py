@@ -1,12 +1,13 @@
-"""Where the time of a one-shot goes, step by step, from the call to its result: by exec, and in a cell that is ready.
+"""Where the time of a one-shot goes, step by step, from the call to its result: by exec, and in a ready cell.
 
-How it is taken: functions are wrapped at run time, in this process and, by starting the supervisor through
-in_supervisor.py, in the supervisor and in the first process of the cells that it makes itself, up to the exec of the
-program. Programs that begin in a cell which is ready say themselves when their first and last line ran. Nothing in the
-sources knows of it. Each step is the time from one noted moment to the next on one clock, so the steps follow each
-other without gaps: their means add up to the whole. A noted moment costs about a microsecond; the same runs without
-them are timed beside it. What was done ahead of a run is below its table; when the new cell began to wait is seen from
-outside, to a millisecond.
+Functions are wrapped at run time: in this process, and, by starting the supervisor through in_supervisor.py, in the
+supervisor and in the first process of the cells that it makes itself, up to the program's exec. Programs in ready cells
+print when their first and last line ran. casemate's sources do not know of this.
+
+A step is the time between two recorded moments on one clock. Steps follow each other without gaps, so their means add
+up to the whole. Recording a moment costs about a microsecond; the same runs without recording are timed for comparison.
+Work done ahead of a run is below its table. The moment when a new cell began to wait is observed from outside, with a
+precision of a millisecond.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from casemate.execution import pipeline
 from casemate.execution import seal as sealing
 from casemate.walls.native import link, pool, wall
 
-Step = tuple[Moment, str]  # a moment, and what came to its end then
+Step = tuple[Moment, str]  # a moment, and the name of the step that it ends
 
 _BEFORE: tuple[Step, ...] = (
     (("host", "call", "begin"), ""),
@@ -76,7 +77,7 @@ WARM_STEPS: tuple[Step, ...] = (
     (_AFTER[0][0], "its output written, its process ends, init's report, supervisor awake"),
     *_AFTER[1:],
 )
-# How the next cell was made ready. From a zygote, whose cells nobody sees but the supervisor; and from the pool.
+# How the next cell was made ready: forked from a zygote, where only the supervisor sees it, and in the pool.
 FORKED: tuple[Step, ...] = (
     (("pool", "PendingCell.__init__", "begin"), ""),
     (("namespaced", "NamespaceMaker.adopt_process", "begin"), "channel, cgroup, the zygote's fork"),
@@ -93,7 +94,7 @@ PREFORK: tuple[Step, ...] = (
     (("namespaced", "NamespaceMaker.prefork", "begin"), ""),
     (("namespaced", "NamespaceMaker.prefork", "end"), "a ready cell made in the supervisor"),
 )
-# What is wrapped in this process, and what its moments are called.
+# The functions that are wrapped in this process, with the names of their moments.
 NOTED: tuple[tuple[Any, str, str], ...] = (
     (Sandbox, "_request", "request"),
     (pipeline, "make_plan", "plan"),
@@ -112,7 +113,7 @@ _PAUSE = 0.02  # seconds between runs
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One way to begin; by language: its programs, the ``steps`` of a run, and the chains that are done ``ahead``."""
+    """One way to start. By language: programs, the ``steps`` of a run, and the chains of steps done ``ahead``."""
 
     title: str
     is_warm: bool
@@ -140,7 +141,7 @@ READY = Profile(
 
 
 class Taken:
-    """The seconds of each step, by its text, of the runs of one language; and of what was done ahead."""
+    """The seconds of each step of one language's runs, by the step's name; and of the steps done ahead."""
 
     def __init__(self) -> None:
         self.steps: dict[str, list[float]] = {}
@@ -169,7 +170,7 @@ def _wrap_host(noted: Noted, path: str) -> None:
 
 
 async def _opened(profile: Profile, audit: str) -> Sandbox:
-    """A sandbox that begins as ``profile`` says; with no modules preloaded, there is one kind of cells a language."""
+    """A sandbox for ``profile``. It preloads no modules, so each language has only one kind of cells."""
     sandbox = Sandbox(audit=audit, preload=())
     if not profile.is_warm:
         ready.keep_nothing(sandbox)
@@ -180,7 +181,7 @@ async def _opened(profile: Profile, audit: str) -> Sandbox:
 
 
 async def _plain(profile: Profile, audit: str, rounds: int) -> dict[str, float]:
-    """The medians with nothing wrapped."""
+    """The medians without wrapped functions."""
     samples: dict[str, list[float]] = {}
     async with await _opened(profile, audit) as sandbox:
         waits = Waits()
@@ -195,7 +196,7 @@ async def _plain(profile: Profile, audit: str, rounds: int) -> dict[str, float]:
 
 
 async def _profile(profile: Profile, noted: Noted, audit: str, rounds: int) -> dict[str, Taken]:
-    """What was noted, by language."""
+    """The recorded times by language."""
     found = {language: Taken() for language in profile.programs}
     async with await _opened(profile, audit) as sandbox:
         if not noted.at(("serve", "SupervisorLoop._launch", "begin")):
@@ -204,7 +205,7 @@ async def _profile(profile: Profile, noted: Noted, audit: str, rounds: int) -> d
         async for language, code in _programs(profile, rounds):
             one = found[language]
             if not profile.is_warm:
-                _add_prefork(profile, language, noted, one)  # the ready cell that this run is going to take
+                _add_prefork(profile, language, noted, one)  # the ready cell for this run
             before = waits.programs()
             start = await _run(sandbox, noted, language, code)
             if start != ("pool" if profile.is_warm else "exec"):
@@ -220,7 +221,7 @@ async def _profile(profile: Profile, noted: Noted, audit: str, rounds: int) -> d
 
 
 async def _run(sandbox: Sandbox, noted: Noted, language: str, code: str) -> str:
-    """Run it and note it; how it was begun."""
+    """Run ``code`` and record its moments. Returns how it started."""
     noted.host.clear()
     clocks = time.monotonic_ns() - time.time_ns()
     noted.note("call", "begin")
@@ -235,7 +236,7 @@ async def _run(sandbox: Sandbox, noted: Noted, language: str, code: str) -> str:
 
 
 async def _programs(profile: Profile, rounds: int) -> AsyncIterator[tuple[str, str]]:
-    """Each program again and again, with pauses in which the next cell is preforked."""
+    """Each program ``rounds`` times, with pauses to prefork the next cell."""
     for _ in range(rounds):
         for program in profile.programs.items():
             await asyncio.sleep(_PAUSE)
@@ -243,17 +244,17 @@ async def _programs(profile: Profile, rounds: int) -> AsyncIterator[tuple[str, s
 
 
 def _add(taken: dict[str, list[float]], noted: Noted, steps: Sequence[Step]) -> None:
-    """Every step; what did not happen, or happened before the first, is part of the next."""
+    """Add every step. A step that did not happen, or ended before the first moment, is part of the next step."""
     first = noted.at(steps[0][0])
     happened = [step for step in steps if noted.at(step[0]) >= first]
     for (before, _), (after, text) in pairwise(happened):
         taken.setdefault(text, []).append((noted.at(after) - noted.at(before)) / 1e9)
-    if len(steps) > 2:  # else it is that one step
+    if len(steps) > 2:  # else the only step is the whole
         taken.setdefault(_WHOLE, []).append((noted.at(steps[-1][0]) - first) / 1e9)
 
 
 def _add_prefork(profile: Profile, language: str, noted: Noted, taken: Taken, since: int = 0) -> None:
-    """What was done for the next cell, if all of that has happened, and after ``since``."""
+    """Add the steps for the next cell, if all of them happened, and after ``since``."""
     for chain in profile.ahead[language]:
         times = [noted.at(moment) for moment, _ in chain]
         if times[0] > since and times == sorted(times):
@@ -274,7 +275,7 @@ def _print(run: measure.Run, profile: Profile, language: str, taken: Taken, plai
 
 
 def _table(run: measure.Run, title: str, spans: dict[str, list[float]], steps: Sequence[Step]) -> None:
-    """The spans in the order of ``steps``, and the whole where they make one. The shares are those of the means."""
+    """Print the spans in the order of ``steps``, and the whole if there is one. Shares refer to the means."""
     whole = statistics.mean(spans[_WHOLE]) if _WHOLE in spans else None
     rows: list[tuple[str, ...]] = [("", "n", "least, us", "p50, us", "p99, us", "mean, us", "share")]
     data = []

@@ -1,7 +1,7 @@
-"""What every test has: a time limit, markers that skip with a remedy, and a table of what was skipped.
+"""For every test: a time limit, markers that skip with a remedy, and a table of skipped tests.
 
-Without ``--all``, tests marked ``full`` are left out, and of languages and ways to start each test has one: they are
-spread over the tests of its file (see `tests.pairwise`).
+Without ``--all``, tests marked ``full`` are left out. Each other test runs in one language and one way to start; these
+are spread over the tests of its file (see `tests.pairwise`).
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from casemate.walls.native.pool import Pools
 __all__ = ["pytest_pyfunc_call"]
 
 SECONDS_PER_TEST = 120
-# Tests that run in one world of namespaces, by how their names begin; they take longest, and so they come first.
+# Tests that share one set of namespaces, by the beginning of their names. They take longest, so they run first.
 WORLDS = ("tests/network/test_web", "tests/network/test_browser", "tests/network/")
-# Where preloaded libraries are part of what is tested; with --all also where they may help an attacker. Elsewhere they
-# only cost time.
+# Tests that preload large libraries because these are under test; with --all also tests in which they may help an
+# attacker. Elsewhere they only cost time.
 BEHIND_DOCKER = ("contract/", "escapes/", "containers/", "distribution/", "unit/walls/")
 PRELOADING = ("contract/test_display.py", "docs/", "unit/languages/", "warm/")
 PRELOADING_WITH_ALL = (*PRELOADING, "escapes/", "journeys/", "parity/")
 RUNS_BEFORE_A_ZYGOTE = 4
-# Left to --all, by how their names begin: what takes long, and whose ways through the code others go too.
+# Tests that only --all runs, by the beginning of their names: slow tests of code that other tests cover, too.
 LEFT_TO_ALL = tuple(
     f"tests/{folder}/test_{name}"
     for folder, names in {
@@ -71,14 +71,14 @@ LEFT_TO_ALL = tuple(
     }.items()
     for name in names.split(" ")
 )
-# How fast an example is says how busy the machine is, and nothing of what is tested.
+# No deadline: an example's duration depends on the load of the machine.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("short", settings.get_profile("untimed"), max_examples=15)  # each run tries others
+settings.register_profile("short", settings.get_profile("untimed"), max_examples=15)  # each run tries other examples
 
 
 @dataclass(frozen=True)
 class Need:
-    """Something that a machine may lack: whether it is here, and how to get it."""
+    """A program or package that may be missing: whether it is present, and how to get it."""
 
     present: Callable[[], bool]
     remedy: str
@@ -128,7 +128,7 @@ USER_REMEDY = "run ./test as an ordinary user (as root, it does both)"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of every test command."""
+    """Add the options of every test command."""
     parser.addoption("--all", action="store_true", help="also what is marked full, and every crossing of parameters")
     parser.addoption("--outside", action="store_true", help="tests/outside too, which other projects' code judges")
     parser.addoption("--second-user", action="store_true", help="each test once, where another user runs them all")
@@ -137,7 +137,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let interrupts reach what tests start: a shell's background jobs, and some CI, start with SIGINT ignored."""
+    """Let interrupts reach the tests' processes: a shell's background jobs, and some CI, start with SIGINT ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.load_profile("untimed" if config.getoption("--all") else "short")
     if file := config.getoption("--outcomes"):
@@ -147,7 +147,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Outcomes:
-    """Writes down what became of each test and how long it took, for ./test."""
+    """Writes each test's outcome and duration to a file for ./test."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -155,13 +155,13 @@ class Outcomes:
         file.write_text("")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add a line when a test is over, and one for whatever failed before or after it."""
+        """Add a line when a test is over, and a line for each failed phase."""
         self._seconds[report.nodeid] += report.duration
         if report.failed or report.when == "teardown":
             self._write(report.nodeid, "failed" if report.failed else "over", self._seconds[report.nodeid])
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Add a line for a file that cannot be read."""
+        """Add a line for a file that cannot be collected."""
         if report.failed:
             self._write(report.nodeid, "failed", 0.0)
 
@@ -172,10 +172,10 @@ class Outcomes:
 
 @pytest.fixture(scope="module", autouse=True)
 def _light(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Preload no large libraries that a file's tests are not about, and nothing for a sandbox that runs little.
+    """Preload large libraries only for files that test them, and start no zygote for a sandbox with few runs.
 
-    Most tests make a sandbox of their own for a run or two. Its zygote would be ready when the test is over, and takes
-    more processor time than the test.
+    Most tests make a sandbox for a run or two. Its zygote would be ready only after the test, and would use more
+    processor time than the test.
     """
     is_all = request.config.getoption("--all")
     before = 0 if is_all else RUNS_BEFORE_A_ZYGOTE
@@ -189,7 +189,7 @@ def _light(request: pytest.FixtureRequest) -> Iterator[None]:
             want(pools, *arguments)
 
     def start_ready(pools: Pools, *arguments: Any) -> None:
-        pools._runs += before  # somebody asked for it
+        pools._runs += before  # the test asked for it
         start(pools, *arguments)
 
     want, start = Pools._want_zygote, Pools.start
@@ -203,20 +203,20 @@ def _light(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _without_containers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most tests are behind the native wall. A busy engine may still be removing the containers of tests before."""
+    """Ignore containers in tests of other walls: a busy engine may still be removing those of earlier tests."""
     if not str(request.path.relative_to(Path(__file__).parent)).startswith(BEHIND_DOCKER):
         monkeypatch.setattr(containers, "supervisors", list)
 
 
 @pytest.fixture
 def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where this test's record lies; not in ``tmp_path``, which some tests look at or give to cells."""
+    """The path of this test's record. It is not in ``tmp_path``, which some tests inspect or give to cells."""
     return tmp_path_factory.mktemp("audit") / "audit.db"
 
 
 @pytest.fixture(scope="session")
 def any_engine() -> Iterator[str]:
-    """The address of a container engine: the real one of ./test --all, else a stand-in."""
+    """The address of a container engine: the real engine of ./test --all, else a stand-in."""
     told = json.loads(os.environ.get("CASEMATE_TESTS_ENGINE", '{"problem": "not asked for"}'))
     if "problem" not in told:
         yield os.environ["DOCKER_HOST"]
@@ -226,13 +226,13 @@ def any_engine() -> Iterator[str]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Only ``--outside`` has what is judged by other projects' code."""
+    """Collect tests/outside only with ``--outside``."""
     return True if collection_path.name == "outside" and not config.getoption("--outside") else None
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only ``--all`` runs, unless a test is named."""
+    """Leave out tests that only ``--all`` runs, unless the command line names a test."""
     if not takes_all(config):
         is_second = config.getoption("--second-user")
         keep = chosen([item for item in items if not is_left_to_all(item)], is_second=is_second)
@@ -243,24 +243,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def is_left_to_all(item: pytest.Item) -> bool:
-    """Whether only ``--all`` runs it."""
+    """Whether only ``--all`` runs ``item``."""
     return item.nodeid.startswith(LEFT_TO_ALL) or item.get_closest_marker("full") is not None
 
 
 def world_of(nodeid: str) -> str | None:
-    """Which world a test runs in; None where it runs in ours."""
+    """The set of namespaces that a test runs in; None for the current namespaces."""
     return next((begins for begins in WORLDS if nodeid.startswith(begins)), None)
 
 
 def scope_of(item: pytest.Item) -> str:
-    """Tests of a file stay together, since they share what is made for them; those of one world, too. Of the settings
-    those of one surface: the file takes longer than all others."""
+    """The group of a test. Tests of a file share fixtures, so they stay together, and so do tests of one world. The
+    file of the settings takes longest, so it has one group for each surface."""
     surface = item.callspec.params.get("surface", "") if hasattr(item, "callspec") else ""
     return world_of(item.nodeid) or item.nodeid.partition("::")[0] + str(surface)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what this machine or this user cannot try; fail it where ./test said that nothing may be missing."""
+    """Skip a test that this machine or user cannot run. Fail it instead if ./test expects what is missing."""
     is_root = os.geteuid() == 0
     if not is_root and item.get_closest_marker("root_only"):
         _skip("root", ROOT_REMEDY)
@@ -283,7 +283,7 @@ def _skip(thing: str, remedy: str) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """End a test that hangs, so that the others still run and the summary is printed."""
+    """Fail a test that hangs, so that the others still run and pytest prints the summary."""
 
     def give_up(_signal: int, _frame: FrameType | None) -> None:
         pytest.fail(f"still running after {SECONDS_PER_TEST} seconds")
@@ -298,7 +298,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say in one table what was not tried here and what would be needed to try it."""
+    """Print a table of skipped tests and what they need."""
     reasons = Counter(_reason(report) for report in terminalreporter.stats.get("skipped", []))
     if not reasons:
         return

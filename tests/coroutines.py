@@ -1,4 +1,4 @@
-"""Tests that are coroutines: a folder's conftest takes from here what it needs."""
+"""Runs tests that are coroutines. The conftest files import from here."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-_SECONDS = 100  # for a test that waits for ever; tests/conftest.py ends one that does not even hear of this
+_SECONDS = 100  # the limit for a waiting test; tests/conftest.py also ends a test that blocks the event loop
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine: in the loop of its file, or in one of its own."""
+    """Run a test that is a coroutine, in the event loop of its file or in a new one."""
     test = pyfuncitem.obj
     if not inspect.iscoroutinefunction(test):
         return None
@@ -33,6 +33,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture(scope="module", autouse=True)
 def runner() -> Iterator[asyncio.Runner]:
-    """The event loop of a file."""
+    """The event loop shared by the tests of a file."""
     with asyncio.Runner() as one:
         yield one

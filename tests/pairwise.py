@@ -1,4 +1,4 @@
-"""Which of a test's parameters are tried together where not every crossing is."""
+"""Chooses which combinations of a test's parameters run when not all do."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from itertools import combinations
 
 import pytest
 
-# How a test is tried, not what it is about: the language, the way a cell is started, which installer, which Node, which
-# revision of MCP.
+# Parameters for how a test runs, not what it is about: the language, the way a cell is started, the installer, the
+# version of Node, the revision of MCP.
 MEANS = ("language", "start", "installer", "node", "era")
-ATTACKS = frozenset({"escapes", "supervisor"})  # folders in which each value is another attack
-CHEAP = frozenset({"unit", "operations", "egress", "schemas"})  # folders whose tests start few processes, but for
-CHOSEN = frozenset({"settings"})  # folders whose tests choose their cases themselves
-GUEST = "guest"  # whose start one each
-MOST_VALUES = 2  # cases of a test where each takes long
+ATTACKS = frozenset({"escapes", "supervisor"})  # folders where each value is a different attack
+CHEAP = frozenset({"unit", "operations", "egress", "schemas"})  # folders with tests that start few processes
+CHOSEN = frozenset({"settings"})  # folders with tests that choose their own cases
+GUEST = "guest"  # an exception from CHEAP: each of its tests starts a process
+MOST_VALUES = 2  # cases of a slow test
 Pair = tuple[str, ...]
 
 
 def takes_all(config: pytest.Config) -> bool:
-    """Whether everything runs: it was asked for, or a test is named."""
+    """Whether everything runs: with ``--all``, or if the command line names a test."""
     return bool(config.getoption("--all")) or any("::" in argument for argument in config.args)
 
 
 def chosen(items: Iterable[pytest.Item], *, is_second: bool = False) -> set[pytest.Item]:
-    """So many of ``items`` that each test has each of its cases, or some where each takes long.
+    """Choose ``items`` so that each test runs with each of its cases; a slow test runs with only some.
 
-    ``MEANS`` are spread over the tests of a file: every two of their values meet in some test of it. A second user's
-    run (``is_second``) has each of their values in some test, and each test once, or where a case is another attack
-    each of these. Greedy, in the order of definition, so that the choice is the same each time.
+    ``MEANS`` are spread over the tests of a file: every pair of their values occurs in some test. A second user's run
+    (``is_second``) needs each value in some test, and each test once, or once per case if cases are attacks. The
+    greedy choice follows the order of definition, so it is always the same.
     """
     keep: set[pytest.Item] = set()
     tests: defaultdict[object, list[pytest.Item]] = defaultdict(list)
@@ -49,7 +49,7 @@ def chosen(items: Iterable[pytest.Item], *, is_second: bool = False) -> set[pyte
 
 
 def _some(items: list[pytest.Item]) -> list[pytest.Item]:
-    """The items of ``MOST_VALUES`` of a test's cases, the first and the last among them, where each takes long."""
+    """All items of a test; for a slow test those of ``MOST_VALUES`` cases, among them the first and the last."""
     parts = set(items[0].path.parts)
     takes_long = GUEST in parts or (ATTACKS | CHEAP).isdisjoint(parts)
     cases = list(dict.fromkeys(map(_case_of, items)))
@@ -60,12 +60,12 @@ def _some(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def _case_of(item: pytest.Item) -> Pair:
-    """What it is about: its values that are no means."""
+    """The values of an item's parameters that are not in ``MEANS``."""
     params = item.callspec.params  # type: ignore[attr-defined]
     return tuple(f"{name} {_text_of(value)}" for name, value in params.items() if name not in MEANS)
 
 
-_texts: dict[int, str] = {}  # of values that many items have, by their identity
+_texts: dict[int, str] = {}  # the reprs of shared values, by identity
 
 
 def _text_of(value: object) -> str:
@@ -73,10 +73,10 @@ def _text_of(value: object) -> str:
 
 
 def _covering(pairs: dict[pytest.Item, frozenset[Pair]]) -> Iterator[pytest.Item]:
-    """Items that have all pairs among them: always the first that has most of those that are missing."""
+    """Items that cover all pairs. Each is the first item that covers the most missing pairs."""
     missing = set().union(*pairs.values())
     items = list(pairs)
-    # Counts only fall, so the top of the heap is the best once its own count is still right.
+    # Counts only fall, so the top of the heap is the best if its count is still right.
     heap = [(-len(pairs[item]), number) for number, item in enumerate(items)]
     heapq.heapify(heap)
     while missing:
@@ -89,7 +89,7 @@ def _covering(pairs: dict[pytest.Item, frozenset[Pair]]) -> Iterator[pytest.Item
 
 
 def _pairs_of(item: pytest.Item, *, is_second: bool) -> Iterator[Pair]:
-    """What of its file this item would cover: its test, each case of it, and each crossing of how it is tried."""
+    """What an item covers in its file: its test, its case, its means, and each pair of its means."""
     params = item.callspec.params  # type: ignore[attr-defined]
     test = item.originalname  # type: ignore[attr-defined]
     means = [f"{name} {value!r}" for name, value in params.items() if name in MEANS]

@@ -1,4 +1,4 @@
-"""What tests ask of the audit record."""
+"""Queries of the audit record for tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from casemate.audit.log import AuditLog
 
 
 def unfinished(log: AuditLog) -> list[str]:
-    """Executions with an intent and no outcome: running now, or casemate died meanwhile."""
+    """Executions with an intent and no outcome: they still run, or casemate died during them."""
     rows = log.tail(1 << 40)
     ended = {row.execution_id for row in rows if row.kind == "outcome"}
     return [row.execution_id for row in rows if row.kind == "intent" and row.execution_id not in ended]

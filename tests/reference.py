@@ -1,7 +1,7 @@
-"""``python -m tests.reference [FOLDER]`` writes what is generated into a repository.
+"""``python -m tests.reference [FOLDER]`` writes the generated files of a repository.
 
-That is the public API by its docstrings, the page and the table of operations, and in other pages what stands between
-the marks of `BLOCKS`. The command line reads the table, and any change of an operation is visible in it in review.
+These are the page of the public API (from docstrings), the page and the table of operations, and the parts of other
+pages between the marks of `BLOCKS`. The command line reads the table, and reviews see every change of an operation.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ session or of a run. This page is generated: `python -m tests.reference` writes 
 
 
 def table() -> str:
-    """Names, descriptions, audiences and schemas, as JSON; what several schemas have in common is there once."""
+    """The table of operations as JSON: names, descriptions, audiences and schemas. Shared definitions occur once."""
     shared: dict[str, Any] = {}
     operations = {}
     for name, one in catalogue().items():
@@ -66,19 +66,19 @@ def table() -> str:
 
 
 def _bare(schema: Any) -> Any:
-    """Without titles, which only repeat names."""
+    """The schema without titles, which only repeat names."""
     if isinstance(schema, dict):
         return {name: _bare(one) for name, one in schema.items() if not (name == "title" and isinstance(one, str))}
     return [_bare(one) for one in schema] if isinstance(schema, list) else schema
 
 
 def page() -> str:
-    """What each is for, and what it takes, as Markdown."""
+    """The page of operations as Markdown: the purpose and the arguments of each."""
     return "\n".join([_BEGIN, *(_section(one) for one in catalogue().values())])
 
 
 def options_table(definition: type) -> str:
-    """The options of a definition, as Markdown."""
+    """A Markdown table of the options of a definition."""
     docs = docs_of(definition)
     rows = [
         f"| `{name}` | `{_default_text(default)}` | {docs[name]} |" for name, default in defaults_of(definition).items()
@@ -99,13 +99,13 @@ Every public name with its fields and methods, by their docstrings: `python -m t
 Types such as `Name`, `Names`, `Path`, `Port` and `Seconds` are plain values: `str`, lists of `str`, `int`, `float`. The
 [operations](operations.md) have their bounds.
 """
-_OF_THIS_PROCESS = {"approvals": "open", "packages": "prepare"}  # public also where a service has no such method
+_OF_THIS_PROCESS = {"approvals": "open", "packages": "prepare"}  # public methods that a service does not offer
 _INTERNAL = {"Session": "show_packages record_open", "Run": "end forget", "Inject": "as_json read"}
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises):$", re.MULTILINE)
 
 
 def python_page() -> str:
-    """All public names, classes first, as Markdown."""
+    """The page of all public names as Markdown, classes first."""
     public = [(name, getattr(casemate, name)) for name in dir(casemate) if name[0].isupper()]
     errors = [one for one in public if isinstance(one[1], type) and issubclass(one[1], Exception)]
     classes = [one for one in public if isinstance(one[1], type) and one not in errors]
@@ -119,7 +119,7 @@ def python_page() -> str:
 
 
 def _parts() -> Iterator[tuple[str, type, list[str]]]:
-    """Parts of a sandbox and of a session, by how callers reach them, with the methods that they have in a service."""
+    """The parts of a sandbox and a session: the expression for each, its class, and its public methods."""
     remote: Any = None
     sandbox = ConnectedSandbox(remote)
     found = {f"sandbox.{name}": (type_named(place), getattr(sandbox, name)) for name, place in PARTS.items()}
@@ -129,7 +129,7 @@ def _parts() -> Iterator[tuple[str, type, list[str]]]:
 
 
 def _methods_of(name: str, cls: type) -> list[str]:
-    """Also those of bases that are not public themselves."""
+    """The public methods of a class, including those of bases that are not public."""
     internal = _INTERNAL.get(name, "").split()
     bases = [one for one in cls.__mro__[1:] if one.__module__.startswith("casemate.")]
     kinds = [cls, *(one for one in bases if one.__name__ not in dir(casemate))]
@@ -137,7 +137,7 @@ def _methods_of(name: str, cls: type) -> list[str]:
 
 
 def _class_section(name: str, cls: type, names: Sequence[str], level: str = "##") -> str:
-    """A class: its docstring, its fields, its properties, its methods."""
+    """The section of a class: docstring, fields, properties, methods."""
     lines = [f"{level} `{name}`\n", _markdown(inspect.getdoc(cls) or ""), ""]
     described = re.findall(r"^ {4}(\w+): ", inspect.getdoc(cls) or "", re.MULTILINE)
     known = [*(one.name for one in fields(cls) if one.repr)] if is_dataclass(cls) else []
@@ -160,7 +160,7 @@ def _routine(name: str, routine: Callable[..., Any], owner: str = "") -> str:
 
 
 def _signature(method: Callable[..., Any]) -> str:
-    """As it is written, which names the definition of options and not each of them."""
+    """The signature from the source. It names the class of the options instead of each option."""
     [node] = ast.parse(textwrap.dedent(inspect.getsource(method))).body
     assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     node.body, node.decorator_list = [], []
@@ -168,7 +168,7 @@ def _signature(method: Callable[..., Any]) -> str:
 
 
 def _markdown(doc: str) -> str:
-    """A docstring in Google style: what a section says is a list."""
+    """Convert a docstring in Google style. The entries of a section become a list."""
     doc = _SECTION.sub(r"**\1**\n", doc).replace("``", "`")
     doc = re.sub(r"\n {6,}", " ", doc)
     doc = re.sub(r":\w+:`([^`]+)`", r"`\1`", doc)
@@ -177,7 +177,7 @@ def _markdown(doc: str) -> str:
 
 
 def surfaces_table() -> str:
-    """Where each setting is tried and binds, as Markdown."""
+    """A Markdown table of the surfaces on which each setting is tested and enforced."""
     from tests.settings.groups import ELSEWHERE, GROUPS, NOT_KEPT, NOT_OFFERED
     from tests.settings.surfaces import SURFACES
 
@@ -207,7 +207,7 @@ _SETTINGS = Path("docs", "reference", "settings.md")
 
 
 def hints_table() -> str:
-    """What `validate` warns about, as Markdown."""
+    """A Markdown table of the warnings of `validate`."""
     rows = [
         f"| {language} | `{hint.calls.replace('|', chr(92) + '|')}` | {hint.why} | `{hint.code}` |"
         for language in LANGUAGES
@@ -229,7 +229,7 @@ BLOCKS: Mapping[tuple[Path, str], Callable[[], str]] = {
 
 
 def with_blocks(path: Path, text: str) -> str:
-    """The text of the page at ``path`` with what stands between its marks as it is now."""
+    """The text of the page at ``path`` with the parts between its marks updated."""
     for (page_path, name), block in BLOCKS.items():
         if page_path == path:
             head, mark, rest = text.partition(f"<!-- {name} -->\n")
@@ -238,7 +238,7 @@ def with_blocks(path: Path, text: str) -> str:
 
 
 def write(root: Path) -> None:
-    """All of it, into the repository at ``root``. Raises ``OSError``."""
+    """Write all generated files into the repository at ``root``. Raises ``OSError``."""
     (root / PAGE).write_text(page(), encoding="utf-8")
     (root / PYTHON).write_text(python_page(), encoding="utf-8")
     (root / TABLE).write_text(table(), encoding="utf-8")
@@ -264,7 +264,7 @@ def _default(name: str, about: Mapping[str, Any], required: list[str]) -> str:
 
 
 def _kind(about: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    """A schema in a few words."""
+    """The kind of a schema's values in a few words."""
     if "$ref" in about:
         return str(about["$ref"]).rpartition("/")[2]
     if "anyOf" in about:

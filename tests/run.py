@@ -1,15 +1,15 @@
-"""What ./test does once .venv is there: prepares, runs every stage, and says what came of it.
+"""The main part of ./test, once .venv exists: prepares the machine, runs every stage, and reports the results.
 
-    ./test                 what CI runs; as root also, as an ordinary user, what identity can change
-    ./test --all           all tests, every crossing of languages and ways to start, both users whole, wheels
-    ./test --quick         formatting, lint, types, layers and the unit tests that take no time
-    ./test --outcomes FILE ...  also writes there what became of each test and how long it took, a JSON object a line
-    ./test --outside       what other projects' code judges, each in an environment of its own; nothing else
-    ./test ARGS...         the same checks, with ARGS given to pytest: ./test tests/escapes -k fork
+    ./test                 what CI runs; for root also the tests that may differ for an ordinary user
+    ./test --all           all tests, all combinations of languages and ways to start, for both users, and wheels
+    ./test --quick         formatting, lint, types, layers and the fast unit tests
+    ./test --outcomes FILE ...  also writes each test's outcome and duration to FILE, one JSON object a line
+    ./test --outside       only the test suites of other projects, each in a separate environment
+    ./test ARGS...         the same checks, with ARGS for pytest: ./test tests/escapes -k fork
 
-As root it also tests as an ordinary user, beside its own: from a copy in that user's home, installed there as a user
-would. A test that fails runs once more, alone, at the end; one that passes then is listed as flaky, and more than five
-of these fail the whole.
+Started by root, it also tests as an ordinary user, at the same time, from a copy that is installed in that user's home
+as a user would do it. A failed test runs once more, alone, at the end. A test that passes then is listed as flaky; more
+than five flaky tests fail the whole run.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 USER = "casemate-test"
-USERS_PYTHON = "/usr/bin/python3"  # root's own may lie in a folder that nobody else may enter
+USERS_PYTHON = "/usr/bin/python3"  # root's own may be in a folder closed to other users
 LOCK = "/run/lock/casemate-test"  # the ordinary user's copy serves one run at a time
 MOST_FLAKY = 5
 SLOWEST = 10
-# pytest's processes for each user: more than there are cores, since half of what a test does is waiting for processes.
-# They are so divided that both users end at about the same time.
+# pytest's processes for each user. There are more of them than cores, because tests wait half of their time. With this
+# split both users end at about the same time.
 SPREAD, USERS_SPREAD = ["--processes=7"], ["--processes=2"]
-EQUAL_SPREAD = ["--processes=3"], ["--processes=2"]  # where both users run the same
-# What may differ for an ordinary user; everything else is the same code whoever runs it.
+EQUAL_SPREAD = ["--processes=3"], ["--processes=2"]  # if both users run the same tests
+# Tests that may differ for an ordinary user. All other code does not depend on the user.
 USERS_FOLDERS = ("escapes", "contract", "settings", "wrap", "unit/supervisor", "unit/audit", "unit/workspace")
-# Unit tests that start interpreters or wait for processes: not within --quick.
+# Unit tests that start interpreters or wait for processes. --quick leaves them out.
 SLOW_UNITS = tuple(f"unit/{one}" for one in ("guest", "supervisor", "walls", "sessions", "tools", "benchmarks"))
-# Without --all only the ordinary user runs these, whom no rights of root's help.
+# Without --all only the ordinary user runs these: root's privileges could make them pass.
 THEIRS_ALONE = ("wrap", "unit/audit", "unit/workspace")
-# Programs that tests are about: a Debian package for each.
+# Programs that tests need, with their Debian packages.
 DEBIAN = {
     "cc": "gcc libc6-dev", "bwrap": "bubblewrap", "node": "nodejs", "npm": "npm", "curl": "curl", "git": "git",
     "ip": "iproute2", "ssh": "openssh-client", "wget": "wget", "chromium-headless-shell": "chromium-headless-shell",
     "certutil": "libnss3-tools",
 }  # fmt: skip
-# The same, for --all: what builds and runs the image, which takes minutes.
+# Only for --all: programs that build and run the image, which takes minutes.
 ENGINES = {"dockerd": "docker.io", "debootstrap": "debootstrap", "podman": "podman", "runsc": "runsc"}
-PASSED_ON = ("CASEMATE_TESTS_EXPECT", "CASEMATE_TESTS_ENGINE", "DOCKER_HOST")  # variables, to the ordinary user
+PASSED_ON = ("CASEMATE_TESTS_EXPECT", "CASEMATE_TESTS_ENGINE", "DOCKER_HOST")  # variables that the ordinary user gets
 CHECKS = {
     "ruff format": ["ruff", "format", "--check", "."],
     "ruff": ["ruff", "check", "."],
@@ -69,16 +69,16 @@ CHECKS = {
 
 @dataclass
 class Outcome:
-    """What came of the whole: ``failed`` stages and tests, ``flaky`` tests, and how long stages and files took."""
+    """The results of the whole run."""
 
-    failed: list[str] = field(default_factory=list)
-    flaky: list[str] = field(default_factory=list)
-    stages: dict[str, float] = field(default_factory=dict)
-    files: Counter[str] = field(default_factory=Counter)
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)  # stages and tests
+    flaky: list[str] = field(default_factory=list)  # tests
+    stages: dict[str, float] = field(default_factory=dict)  # seconds
+    files: Counter[str] = field(default_factory=Counter)  # seconds
+    rows: list[dict[str, Any]] = field(default_factory=list)  # for --outcomes
 
     def report(self) -> int:
-        """Print it; the exit code of the whole."""
+        """Print the results. Returns the exit code."""
         say("time")
         for name, seconds in self.stages.items():
             print(f"{seconds:8.1f} s  {name}")
@@ -96,7 +96,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Suite:
-    """A run of pytest: as whom, where, and with what."""
+    """A run of pytest: its arguments, its working folder, and its user (None: the current user)."""
 
     name: str
     arguments: Sequence[str]
@@ -104,7 +104,7 @@ class Suite:
     user: str | None = None
 
     def command(self, arguments: Sequence[str]) -> list[str]:
-        """pytest with these arguments, as that user."""
+        """The command that runs pytest with ``arguments`` as the suite's user."""
         command = [str(self.folder / ".venv" / "bin" / "python"), "-m", "pytest", *arguments]
         if self.user is None:
             return command
@@ -121,7 +121,7 @@ class Suite:
 
 
 def main(arguments: list[str]) -> int:
-    """Run what ``arguments`` ask for; 0 where everything passed."""
+    """Run the stages for ``arguments``. Returns 0 if everything passed."""
     if "--help" in arguments or "-h" in arguments:
         print(__doc__)
         return 0
@@ -131,7 +131,7 @@ def main(arguments: list[str]) -> int:
     rest = [one for one in arguments if one not in ("--quick", "--all")]
     outcomes = _take_value(rest, "--outcomes")
     as_root = os.geteuid() == 0 and not is_quick
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's ignoring it would reach the programs that tests signal
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and programs that tests signal would inherit that
     os.environ["PATH"] = f"{ROOT}/.venv/bin:{os.environ['PATH']}"
     os.environ.setdefault("CASEMATE_TESTS_EXPECT", "bwrap,node,npm,data,browser" if as_root else "")
     outcome = Outcome()
@@ -162,13 +162,13 @@ def main(arguments: list[str]) -> int:
 
 
 def run_outside() -> int:
-    """Jupyter's tests of kernels, and MCP's conformance suite in both roles."""
+    """Run Jupyter's kernel tests, and MCP's conformance suite for clients and servers."""
     from tests.outside import environments
 
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.environ["PATH"] = f"{ROOT}/.venv/bin:{os.environ['PATH']}"
     outcome = Outcome()
-    alone = ["--noconftest", "-q", "-o", "addopts=", "-W", "ignore"]  # it has none of what our tests stand on
+    alone = ["--noconftest", "-q", "-o", "addopts=", "-W", "ignore"]  # this environment lacks our tests' dependencies
     for name, program, arguments in (
         ("Jupyter's tests of kernels", environments.kernels(), [*alone, "tests/outside/test_kernels.py"]),
         ("MCP's conformance suite", Path(sys.executable), ["-q", "--all", "--outside", "tests/outside", *_NOT_KERNELS]),
@@ -185,7 +185,7 @@ _NOT_KERNELS = ["--ignore=tests/outside/test_kernels.py"]
 
 
 def _take_value(arguments: list[str], option: str) -> str | None:
-    """The value of an option, which is no argument of pytest's."""
+    """Remove an option and its value from ``arguments``, which go to pytest. Returns the value."""
     if option not in arguments:
         return None
     place = arguments.index(option)
@@ -195,7 +195,7 @@ def _take_value(arguments: list[str], option: str) -> str | None:
 
 
 def suites_for(is_quick: bool, is_all: bool, as_root: bool, rest: Sequence[str]) -> Iterator[Suite]:
-    """Which runs of pytest there are."""
+    """The runs of pytest."""
     spread, users = EQUAL_SPREAD if is_all or rest else (SPREAD, USERS_SPREAD)
     if any("::" in one or one.startswith("-k") for one in rest):
         spread, users = [], []
@@ -211,7 +211,7 @@ def suites_for(is_quick: bool, is_all: bool, as_root: bool, rest: Sequence[str])
 
 
 def run_suite(suite: Suite, outcome: Outcome) -> None:
-    """Run a suite; what failed once more, alone."""
+    """Run a suite, then each failed test once more, alone."""
     with tempfile.TemporaryDirectory() as place:
         os.chmod(place, 0o777)
         file = Path(place, "outcomes")
@@ -239,7 +239,7 @@ def run_suite(suite: Suite, outcome: Outcome) -> None:
 
 
 def _run(suite: Suite, arguments: Sequence[str], *, is_live: bool = False) -> tuple[int, str]:
-    """Run pytest; its exit code and what it said, unless that is shown at once."""
+    """Run pytest. Returns its exit code and its output. With ``is_live`` the output is shown at once instead."""
     process = subprocess.Popen(
         suite.command(arguments), cwd=suite.folder, stdin=subprocess.DEVNULL,
         stdout=None if is_live else subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
@@ -254,14 +254,14 @@ _suites: list[subprocess.Popen[str]] = []
 
 
 def end_suites() -> None:
-    """End every pytest that runs, as a whole."""
+    """Kill every running pytest with its process group."""
     for process in _suites:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
 def check(outcome: Outcome) -> None:
-    """Formatting, lint, types and layers."""
+    """Check formatting, lint, types and layers."""
     for name, command in CHECKS.items():
         began = time.monotonic()
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -273,7 +273,7 @@ def check(outcome: Outcome) -> None:
 
 
 def install_debian_packages(is_all: bool) -> None:
-    """Programs that some tests are about. Without them these tests are skipped, and say so."""
+    """Install the programs that some tests need. Tests whose program is missing are skipped and say so."""
     if shutil.which("apt-get") is None:
         return
     path = f"{os.environ['PATH']}:/usr/sbin"
@@ -290,12 +290,12 @@ def install_debian_packages(is_all: bool) -> None:
 
 
 def build_init() -> None:
-    """Compile it again: the compiler may have come after casemate was installed."""
-    subprocess.run([sys.executable, "packaging/build_init.py"], cwd=ROOT, check=False)  # it says why not
+    """Compile init.c again: casemate may have been installed before the compiler was."""
+    subprocess.run([sys.executable, "packaging/build_init.py"], cwd=ROOT, check=False)  # reports its own failure
 
 
 def install_peers(is_all: bool) -> None:
-    """MCP servers that others wrote and, for everything, the programs that judge ours."""
+    """Install other projects' MCP servers; with ``is_all`` also the programs that check our server."""
     from tests.mcp_server import packages
     from tests.tools.connections import peers
 
@@ -305,7 +305,7 @@ def install_peers(is_all: bool) -> None:
 
 
 def start_engine(held: contextlib.ExitStack) -> None:
-    """Docker with casemate's image, for the tests of both users."""
+    """Start Docker with casemate's image, for both users' tests."""
     from tests.distribution import engines
 
     os.environ.update(held.enter_context(engines.with_image(USER)))
@@ -331,19 +331,19 @@ def prepare_ordinary_user() -> None:
 
 
 def copy_peers() -> None:
-    """Give the ordinary user what was installed, who need not reach a registry; and all of the copy."""
+    """Copy the installed peers, so that the ordinary user needs no registry, and give that user the whole copy."""
     copy = Path(pwd.getpwnam(USER).pw_dir, "casemate")
     shutil.copytree(ROOT / ".peers", copy / ".peers", symlinks=True)
     subprocess.run(["chown", "-R", f"{USER}:", str(copy)], check=True)
 
 
 def make_venv(folder: Path) -> None:
-    """Have the folder's ``.venv``, made once and brought up to date when pyproject.toml changes."""
+    """Make the folder's ``.venv``, or make it again if pyproject.toml has changed. Installs casemate in it."""
     venv, text = folder / ".venv", (ROOT / "pyproject.toml").read_bytes()
     stamp = venv / ".stamp"
     current = hashlib.sha256(text).hexdigest()
     uv = [str(ROOT / ".venv" / "bin" / "uv"), "--quiet"]
-    # Copies, not links: the user's files are the user's own, and may be changed without changing anybody else's.
+    # Copies, not links: a change to one user's files must not change another's.
     install = [
         *uv,
         "pip",
@@ -369,7 +369,7 @@ def _lock() -> Iterator[None]:
 
 
 def timed(outcome: Outcome, name: str, work: Callable[..., object], *arguments: object) -> None:
-    """Do it, and note how long it took."""
+    """Run ``work`` and record its duration."""
     began = time.monotonic()
     work(*arguments)
     outcome.stages[name] = time.monotonic() - began
@@ -379,7 +379,7 @@ _printing = threading.Lock()
 
 
 def say(text: str) -> None:
-    """A heading."""
+    """Print a heading."""
     with _printing:
         print(f"\n== {text}", flush=True)
 

@@ -1,6 +1,6 @@
-"""Several processes run the tests that one has read. Each takes the next file that nobody has.
+"""Runs tests in several copies of the process that collected them. Each copy takes the next file that is left.
 
-To read the tests takes as long as to run a thousand of them, and pytest-xdist has each of its processes do so.
+Collecting takes as long as running a thousand tests, and pytest-xdist collects in each of its processes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any, NoReturn
 
 import pytest
 
-_PLACE = struct.Struct("=H")  # of a file among all, in the pipe from which they are taken
-_SIZE = struct.Struct("=I")  # of a message
-_SILENT = ("terminalreporter", "outcomes")  # plugins of the parent's, which tells what the copies say
+_PLACE = struct.Struct("=H")  # the index of a group of tests, in the pipe that copies take them from
+_SIZE = struct.Struct("=I")  # the length of a message
+_SILENT = ("terminalreporter", "outcomes")  # reporting plugins: only the parent runs them
 Group = list[pytest.Item]
 
 
 class Spread:
-    """A plugin: runs the tests in ``count`` copies of this process. ``scope_of``: tests for which it says the same stay
+    """A plugin that runs the tests in ``count`` copies of this process. Tests with the same ``scope_of`` value stay
     together, in their order."""
 
     def __init__(self, count: int, scope_of: Callable[[pytest.Item], str]) -> None:
@@ -36,7 +36,7 @@ class Spread:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        """Instead of pytest's own loop."""
+        """Replace pytest's own loop."""
         if session.testsfailed or session.config.option.collectonly:
             return None
         scopes: dict[str, Group] = {}
@@ -44,8 +44,8 @@ class Spread:
             scopes.setdefault(self._scope_of(item), []).append(item)
         groups = list(scopes.values())
         places = _pipe_of_places(len(groups))
-        session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # one for all
-        gc.freeze()  # a collection in a copy would copy what it looks at
+        session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # all copies share the folder
+        gc.freeze()  # a garbage collection in a copy would copy all memory pages it visits
         copies = [Copy(session, groups, places) for _ in range(self._count)]
         try:
             _hear(session, copies)
@@ -59,7 +59,7 @@ class Spread:
 
 
 def _pipe_of_places(count: int) -> int:
-    """What all copies read from: a file's place, as long as there are more. A read of so few bytes is one step."""
+    """A pipe filled with the indexes of all groups. All copies read from it; a read of so few bytes is atomic."""
     places, into = os.pipe()
     os.write(into, b"".join(map(_PLACE.pack, range(count))))
     os.close(into)
@@ -67,7 +67,7 @@ def _pipe_of_places(count: int) -> int:
 
 
 def _hear(session: pytest.Session, copies: list[Copy]) -> None:
-    """Pass on what the copies say, until all have ended."""
+    """Process the copies' messages until all copies have ended."""
     with selectors.DefaultSelector() as selector:
         for copy in copies:
             selector.register(copy.link, selectors.EVENT_READ, copy)
@@ -80,7 +80,7 @@ def _hear(session: pytest.Session, copies: list[Copy]) -> None:
 
 
 class Copy:
-    """A process that runs tests, as its parent sees it."""
+    """The parent's view of a process that runs tests."""
 
     def __init__(self, session: pytest.Session, groups: list[Group], places: int) -> None:
         self._config = session.config
@@ -93,10 +93,10 @@ class Copy:
         theirs.close()
         self.link = ours
         self._groups = groups
-        self._left: dict[str, pytest.Item] = {}  # tests that it has taken, and that are not over
+        self._left: dict[str, pytest.Item] = {}  # tests that it has taken and not finished
 
     def hear(self) -> bool:
-        """Pass on its next message; false when that was the last."""
+        """Process its next message. False if it was the last."""
         kind, value = self._next_message()
         if kind == "takes":
             self._left.update((item.nodeid, item) for item in self._groups[value])
@@ -125,14 +125,14 @@ class Copy:
         self._config.hook.pytest_runtest_logreport(report=report)
 
     def end(self) -> None:
-        """End it, if it has not."""
+        """Kill it if it still runs."""
         self.link.close()
-        os.kill(self._pid, signal.SIGKILL)  # not reaped yet, so the number is still its
+        os.kill(self._pid, signal.SIGKILL)  # it was not reaped yet, so the pid is still its own
         os.waitpid(self._pid, 0)
 
 
 def _run(session: pytest.Session, groups: list[Group], places: int, link: socket.socket) -> NoReturn:
-    """In a copy: run files and tell what comes of them, until there are no more."""
+    """In a copy: run groups of tests and report their outcomes until no group is left."""
     manager = session.config.pluginmanager
     telling = _Telling(session.config, link)
     try:
@@ -147,15 +147,15 @@ def _run(session: pytest.Session, groups: list[Group], places: int, link: socket
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             item = following
         telling.tell("over", None)
-    except BaseException:  # noqa: BLE001 - the end of this process, whatever happened
+    except BaseException:  # noqa: BLE001 - reported to the parent; the process ends in any case
         telling.tell("died", traceback.format_exc())
     finally:
         os._exit(0)
 
 
 def _have_own_captures(manager: Any) -> None:
-    """Put a file of this copy's own behind what pytest captures in, which it shares with its parent. The streams stay
-    what they are: modules that were imported may have kept them."""
+    """Give this copy its own capture files instead of those shared with its parent. The stream objects stay the same,
+    because imported modules may hold references to them."""
     captures = manager._global_capturing
     for one in (captures.out, captures.err):
         if one is not None:
@@ -171,7 +171,7 @@ def _items(groups: list[Group], places: int, telling: _Telling) -> Iterator[pyte
 
 
 class _Telling:
-    """A plugin: tells the parent what a copy does."""
+    """A plugin that sends a copy's progress to the parent."""
 
     def __init__(self, config: pytest.Config, link: socket.socket) -> None:
         self._config = config

@@ -1,7 +1,7 @@
-"""Figures of the structure of ``src``: ``python -m tests.structure`` prints them, with ``--list`` also where each is.
+"""``python -m tests.structure`` prints figures of the structure of ``src``. ``--list`` also prints what each counts.
 
-They are measured from the text alone; nothing is imported. tests/unit/test_structure.py holds them to their budgets;
-``--set`` writes today's figures there.
+The figures come from the source text; nothing is imported. tests/unit/test_structure.py checks them against budgets.
+``--set`` lowers these budgets to today's figures.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "casemate"
 TEST = ROOT / "tests" / "unit" / "test_structure.py"
-# Folders with one budget of lines together. Any other top folder has a budget of its own.
+# Folders that share a budget of lines. Every other top folder has its own budget.
 _TOGETHER = (
     "surfaces/cli",
     "surfaces/mcp",
@@ -29,7 +29,7 @@ _TOGETHER = (
     "workspace+files+artifacts",
     "audit+evidence",
 )
-# Words that look like participles and name a thing or an act.
+# Words that look like participles but name a thing or an act.
 _THINGS = """
 bed bleed breed embed exceed feed heed need proceed red seed shed shred speed succeed weed ring string thing king sing
 bring spring wing ping being during family apply reply supply multiply fly imply rely comply assembly
@@ -42,7 +42,7 @@ ago ahead apart aside away back elsewhere enough ever here meanwhile never now o
 too twice
 """
 _MANY_FIELDS, _MOST_OF_THEM = 6, 0.6
-_PUBLIC = ("pending", "proved", "narrowed")  # of the public API: approvals, isolation reports and limits
+_PUBLIC = ("pending", "proved", "narrowed")  # names in the public API: approvals, isolation reports and limits
 
 
 @cache
@@ -59,7 +59,7 @@ def tree_of(path: Path) -> ast.Module:
 
 @cache
 def nodes_of(path: Path) -> tuple[ast.AST, ...]:
-    """Every node of a file's syntax tree: to walk over it takes longer than to read the file."""
+    """Every node of a file's syntax tree, cached, because a walk takes longer than reading the file."""
     return tuple(ast.walk(tree_of(path)))
 
 
@@ -93,7 +93,7 @@ def code_lines_of(path: Path) -> int:
 
 
 def is_participle(name: str) -> bool:
-    """Whether a function's whole name is a participle or an adverb: such a name tells no act and no thing."""
+    """Whether a function's whole name is a participle or an adverb, which names neither an act nor a thing."""
     word = name.strip("_")
     if name in _PUBLIC or name.startswith("__"):  # Python's own protocols
         return False
@@ -103,7 +103,7 @@ def is_participle(name: str) -> bool:
 
 
 def participles() -> Iterator[str]:
-    """Functions and methods that are called so. Decorated ones (properties, overrides, fixtures) count, too."""
+    """Functions and methods with such a name, including decorated ones (properties, overrides, fixtures)."""
     for path in files():
         for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_participle(node.name):
@@ -111,7 +111,7 @@ def participles() -> Iterator[str]:
 
 
 def classes_in_several_files() -> dict[str, list[str]]:
-    """Names of classes with the files that define them, where these are several; a leading underscore counts not."""
+    """Class names defined in several files, with these files. Leading underscores are ignored."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for path in files():
         for node in nodes_of(path):
@@ -121,7 +121,7 @@ def classes_in_several_files() -> dict[str, list[str]]:
 
 
 def alike() -> set[frozenset[str]]:
-    """Pairs of classes that share six fields or more, which are most of the smaller one's."""
+    """Pairs of classes that share at least six fields and most fields of the smaller class."""
     found: list[tuple[str, set[str]]] = []
     for path in files():
         for node in nodes_of(path):
@@ -136,14 +136,14 @@ def alike() -> set[frozenset[str]]:
 
 
 def module_of(path: Path) -> str:
-    """Its dotted name."""
+    """A file's module name."""
     parts = path.relative_to(SOURCE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 @cache
 def imports() -> dict[str, set[str]]:
-    """For each module those of the project that it imports anywhere, also for types alone."""
+    """The project's modules that each module imports, in functions and for type checking too."""
     known = {module_of(path) for path in files()}
     found: dict[str, set[str]] = {}
     for path in files():
@@ -164,7 +164,7 @@ def imports() -> dict[str, set[str]]:
 
 
 def circles() -> list[list[str]]:
-    """Groups of modules that import each other in a circle, the largest first (Tarjan 1972)."""
+    """Groups of modules that import each other in a circle, largest first (Tarjan 1972)."""
     graph, index, low, stack, out = imports(), {}, {}, [], []  # type: ignore[var-annotated]
     sys.setrecursionlimit(10_000)
 
@@ -190,7 +190,7 @@ def circles() -> list[list[str]]:
 
 
 def naming(words: tuple[str, ...], outside: tuple[str, ...]) -> list[str]:
-    """Host files with one of ``words`` as a string, but for those in folders ``outside``."""
+    """Source files that have one of ``words`` as a string. Files in the folders ``outside`` are left out."""
     found = []
     for path in files():
         place = path.relative_to(SOURCE).as_posix()
@@ -203,7 +203,7 @@ def naming(words: tuple[str, ...], outside: tuple[str, ...]) -> list[str]:
 
 
 def folder_of(path: Path) -> str:
-    """The name of the budget that a file's lines count for; "root" for files outside the folders."""
+    """The name of a file's budget; "root" for files in no folder."""
     place = path.relative_to(SOURCE)
     parents = {place.as_posix(), *(parent.as_posix() for parent in place.parents)}
     own = place.parts[0] if len(place.parts) > 1 else "root"
@@ -211,7 +211,7 @@ def folder_of(path: Path) -> str:
 
 
 def lines_by_folder() -> dict[str, int]:
-    """All lines of ``src``, by the name of their budget."""
+    """The lines of ``src`` by the name of their budget."""
     found: Counter[str] = Counter()
     for path in files():
         found[folder_of(path)] += lines_of(path)
@@ -219,12 +219,12 @@ def lines_by_folder() -> dict[str, int]:
 
 
 def lines_of_tests() -> int:
-    """All lines of Python in ``tests``."""
+    """The lines of Python in ``tests``."""
     return sum(lines_of(path) for path in (ROOT / "tests").rglob("*.py"))
 
 
 def figures() -> list[tuple[str, int, list[str]]]:
-    """Each figure with its name and where what it counts is."""
+    """Each figure: its name, its value, and the places it counts."""
     names, twice, round_about = list(participles()), classes_in_several_files(), circles()
     languages = naming(("node", "shell"), ("languages/", "guest/", "supervisor/"))
     return [
@@ -241,7 +241,7 @@ def figures() -> list[tuple[str, int, list[str]]]:
 
 
 def set_budgets() -> None:
-    """Lower what the test has to today's figures. A budget rises by hand, and a new folder's is added by hand."""
+    """Lower the test's budgets to today's figures. Raise a budget, or add one for a new folder, by hand."""
     today = {name: value for name, value, _ in figures()} | lines_by_folder()
 
     def lower(found: re.Match[str]) -> str:
@@ -251,7 +251,7 @@ def set_budgets() -> None:
 
 
 def main() -> None:
-    """Print the figures, or set them."""
+    """Print the figures; with ``--set`` also lower the budgets."""
     if "--set" in sys.argv:
         set_budgets()
     for name, value, places in [*figures(), *((name, lines, []) for name, lines in lines_by_folder().items())]:

@@ -1,7 +1,7 @@
-"""What users of two commits can name, compared: ``python -m tests.surface OLD [NEW]`` prints the differences.
+"""``python -m tests.surface OLD [NEW]`` prints how the public surface differs between two commits.
 
-It covers operations with their schemas, options of the command line, exit codes, MCP tools of every toolset, and
-exported names with their signatures. Descriptions are left out. NEW is the working tree unless it is given.
+The surface is operations with their schemas, options of the command line, exit codes, MCP tools of every toolset, and
+exported names with their signatures. Descriptions are left out. NEW defaults to the working tree.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TEXTS = ("description", "title", "examples")
 
 
 def lines() -> Iterator[str]:
-    """One line for each thing that can be named, of the casemate that this interpreter imports."""
+    """One line for each part of the surface of the casemate that this interpreter imports."""
     yield from sorted([*_operations(), *_options(), *_exit_codes(), *_tools(), *_exported()])
 
 
@@ -47,7 +47,7 @@ def _schema_lines(prefix: str, schema: dict[str, Any]) -> Iterator[str]:
 
 
 def _bare(about: Any) -> Any:
-    """``about`` without what only people read."""
+    """The schema ``about`` without texts for people."""
     if isinstance(about, list):
         return [_bare(one) for one in about]
     if not isinstance(about, dict):
@@ -71,7 +71,7 @@ def _options() -> Iterator[str]:
             continue
         for one in app.assemble_argument_collection():
             hint, default = getattr(one.hint, "__name__", one.hint), one.field_info.default
-            if not one.name.startswith("*"):  # a group of options, which come themselves
+            if not one.name.startswith("*"):  # a group; its options are in the list, too
                 yield f"command {command} {' '.join(one.names)} {hint} required={one.required} default={default!r}"
 
 
@@ -145,7 +145,7 @@ def _lines_of(tree: Path) -> list[str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the lines of this tree, or those that differ between two commits."""
+    """Print the lines of this tree, or the lines that differ between two commits."""
     if arguments == ["--print"]:
         print("\n".join(lines()))
         return

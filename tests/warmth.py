@@ -1,4 +1,4 @@
-"""Runs whose cells are all started by exec, or all of which may be are begun in a cell from a pool."""
+"""Makes every run start its cell by exec, or take a ready cell from a pool wherever possible."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from casemate.model.plan import Plan, ReadyStart
 from casemate.walls.native.pool import Pools
 
 STARTS = ("exec", "warm")
-_MAX_WAIT = 60.0  # seconds a zygote has to be ready, on a machine under heavy load
+_MAX_WAIT = 60.0  # seconds until a zygote must be ready, also under heavy load
 _PAUSE = 0.002
 _SUPERVISORS = (b"casemate-supervisor", containers.SUPERVISOR)
 
 
 @contextlib.contextmanager
 def starting(how: str) -> Iterator[None]:
-    """Have every cell started so meanwhile."""
+    """A context in which every cell starts as ``how`` says, "exec" or "warm"."""
     with _by_exec() if how == "exec" else _warm():
         yield
 
@@ -43,7 +43,7 @@ def _by_exec() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _warm() -> Iterator[None]:
-    """Waits for zygotes, and has a ready cell made where there is none."""
+    """Waits for zygotes and for ready cells instead of falling back to exec."""
 
     def take(pools: Pools, plan: Plan, waiting: ReadyStart, root: str) -> Any:
         pools.start(plan, waiting, root)
@@ -62,18 +62,18 @@ def _warm() -> Iterator[None]:
 
 
 def runs_a_program(pid: int) -> bool:
-    """Whether ``pid`` lives and is a process of a program's in a cell: neither casemate's own nor one that waits.
+    """Whether ``pid`` is a live process of a program in a cell: not casemate's own, and not a waiting interpreter.
 
-    Whether it lives is asked last: of one that ends meanwhile, as an init does right after its program, the rest cannot
-    be told.
+    It checks last that the process lives: if the process ends meanwhile, as an init does after its program, the other
+    answers are unreliable.
     """
     return not is_casemates_own(pid) and not waits(pid) and _lives(pid)
 
 
 def waits(pid: int) -> bool:
-    """Whether ``pid`` is an interpreter that waits in a cell for its program, or is about to.
+    """Whether ``pid`` is an interpreter that waits in a cell for its program, or is about to wait.
 
-    The host, which it descends from, then holds the other end of its descriptor 6.
+    An ancestor of such a process, the host, holds the other end of its descriptor 6.
     """
     with contextlib.suppress(OSError, ValueError):
         pipe = os.readlink(f"/proc/{pid}/fd/6")
@@ -89,7 +89,7 @@ def _ancestors(pid: int) -> Iterator[int]:
 
 
 def _open(pid: int) -> set[str]:
-    """What ``pid`` has open; nothing of a process that may not be looked at, such as an init."""
+    """The open files of ``pid``. Empty for a process that may not be inspected, such as an init."""
     links = set()
     with contextlib.suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):
@@ -99,8 +99,8 @@ def _open(pid: int) -> set[str]:
 
 
 def is_casemates_own(pid: int) -> bool:
-    """Whether ``pid`` is a supervisor, a zygote or the init of a cell, by the name that it gives itself; or a zygote
-    that has not come to that yet, or what one runs: matplotlib asks for fonts when it is preloaded."""
+    """Whether ``pid`` is a supervisor, a zygote or a cell's init, by its name. Also true of a zygote before it sets its
+    name, and of a zygote's child: preloading matplotlib runs a program that lists fonts."""
     with contextlib.suppress(OSError):
         parent = next(_ancestors(pid), 0)
         named = is_init(pid) or "casemate-zygote" in (_name(pid), _name(parent)) or _is_supervisor(pid)
@@ -114,14 +114,14 @@ def _is_supervisor(pid: int) -> bool:
 
 
 def is_init(pid: int) -> bool:
-    """Whether ``pid`` is the first process of a cell, by the name that it gives itself."""
+    """Whether ``pid`` is the first process of a cell, by its name."""
     with contextlib.suppress(OSError):
         return _name(pid) == "casemate-init"
     return False
 
 
 def _lives(pid: int) -> bool:
-    """Whether it has not ended, and is not about to: then it has no memory any more, and no command line."""
+    """Whether ``pid`` has not ended and is not exiting. An exiting process has no memory, so no command line."""
     with contextlib.suppress(OSError):
         status = Path(f"/proc/{pid}/stat").read_text()
         return status[status.rindex(")") + 2] not in "ZX" and _command(pid) != b""
@@ -138,6 +138,6 @@ def _name(pid: int) -> str:
 
 @pytest.fixture(scope="module", params=STARTS, autouse=True)
 def start(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Every test twice: in cells started by exec, and in warm ones."""
+    """Run every test twice: with cells started by exec, and with warm cells."""
     with starting(request.param):
         yield request.param

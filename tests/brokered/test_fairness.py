@@ -17,7 +17,7 @@ MAX_WAIT = 60.0  # seconds
 ALLOWED = ("note", "fail", "steps")
 RULES = {"rules": [{"allow": "tool", "server": "w", "tool": one, "arguments": "any"} for one in ALLOWED]}
 
-# Asks without a pause, and reads what it is told.
+# Sends requests without a pause, and reads the responses.
 FLOOD = """
 import time
 one = socket.create_connection(("tools.casemate.internal", 7), 30)

@@ -1,6 +1,6 @@
-"""An MCP server that writes down each call it gets, in the file that it is told: what tests on the host believe.
+"""An MCP server that writes each call it gets to the file LOG, the evidence for tests on the host.
 
-It speaks for itself, without a library, so that it can also lie and die. ``python witness_server.py LOG [DESCRIPTION]``
+It uses no library, so it can also lie and die. ``python witness_server.py LOG [DESCRIPTION]``
 """
 
 from __future__ import annotations

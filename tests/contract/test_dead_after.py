@@ -92,7 +92,7 @@ TIMES = (3.0, 12.0, 48.0)  # seconds in which everything must be there and have 
 
 
 def in_programs() -> list[int]:
-    """Every process in every cell but init, with which the kernel may not be done when the end is told."""
+    """Every process in every cell except init, which the kernel may still be ending at the "done" event."""
     return [pid for pid in witness.in_cells() if not is_init(pid)]
 
 
@@ -109,7 +109,7 @@ def ended_by(sandbox: sync.Sandbox, language: str, code: str, timeout: float) ->
                 break
         with witness.watching(in_programs()) as watched:
             execution = next(event.execution for event in stream if isinstance(event, Done))
-            alive = watched.living()  # at the moment at which the end is told
+            alive = watched.living()  # at the moment of the "done" event
             return execution, len(watched.pidfds), alive
 
 

@@ -194,7 +194,7 @@ def resident(pid: int | str = "self", line: str = "VmRSS") -> int:
 
 
 def reset_peak() -> None:
-    """Let ``VmHWM`` begin anew (proc_pid_clear_refs(5))."""
+    """Reset ``VmHWM`` (proc_pid_clear_refs(5))."""
     Path("/proc/self/clear_refs").write_text("5")
 
 

@@ -1,5 +1,5 @@
-"""Runs in a network of its own, as a cell's is: nothing but `local 198.18.0.0/15 dev lo`. Makes sockets there for
-whoever started it, and hands them over. Its argument is the descriptor of the socket to talk through."""
+"""Runs in a separate network like a cell's, which has only `local 198.18.0.0/15 dev lo`. Makes sockets there and passes
+them to its parent. Its argument is the descriptor of the socket to the parent."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def made(what: str, addresses: list[tuple[str, int]]) -> list[socket.socket]:
     for one, (address, port) in zip(sockets, addresses, strict=True):
         if what == "connect":
             one.settimeout(60)
-            with contextlib.suppress(ConnectionResetError, BrokenPipeError):  # once it was made: who reads is told
+            with contextlib.suppress(ConnectionResetError, BrokenPipeError):  # after connecting, the reader sees it
                 one.connect((address, port))
             one.settimeout(None)
         else:

@@ -64,7 +64,7 @@ class Inside:
         return future
 
     def connect(self, address: str, port: int) -> socket.socket:
-        """A connection from inside; it can be used from here. One that was reset already is told by reading from it."""
+        """Make a connection inside, for use from here. If it was reset, reading from it raises an exception."""
         made = socket.socket(fileno=self._made("connect", [(address, port)])[0])
         made.settimeout(60)
         return made
@@ -208,7 +208,7 @@ def allowing(*rules: str) -> HostRules:
 
 
 def everything_from(one: socket.socket) -> bytes:
-    """All until the end; a reset is told by the exception."""
+    """Read all data until the end. A reset raises an exception."""
     data = b""
     while more := one.recv(1 << 16):
         data += more

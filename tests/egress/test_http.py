@@ -1,4 +1,4 @@
-"""HTTP in clear: every request is read, must be for the permitted host, and is written anew."""
+"""Plain HTTP: the proxy parses every request, checks that its host is permitted, and serializes it again."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ ROOT = HERE.parents[1]
 _PREFIX = "tests/escapes/payloads"
 _ENDINGS = {"python": "py", "node": "cjs", "shell": "sh"}
 _BARE_TIMEOUT = 60.0
-# What an engine is told where a layer is left out of a container; what forbids namespaces there is the engine's filter.
+# The engine's settings for a container without a layer. The engine's own filter is the layer that forbids namespaces.
 _WEAKER_CONTAINERS: dict[str, dict[str, Any]] = {
     "namespaces": {"SecurityOpt": ["no-new-privileges", "seccomp=unconfined"]},
     "capabilities": {"CapDrop": []},

@@ -34,7 +34,7 @@ for _ in sys.stdin:
 
 
 def secret() -> str:
-    """A canary: whoever tells it has read the place it was put in."""
+    """A canary. A program that prints it has read the place that holds it."""
     return f"canary-{secrets.token_hex(16)}"
 
 

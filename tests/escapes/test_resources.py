@@ -454,7 +454,7 @@ def others() -> set[int]:
 
 @pytest.fixture
 def fresh(scratch: Path, monkeypatch: pytest.MonkeyPatch, others: set[int]) -> Iterator[sync.Sandbox]:
-    monkeypatch.setattr(demand, "IDLE", 0.2)  # what is ready for later runs goes soon, and is made anew for each
+    monkeypatch.setattr(demand, "IDLE", 0.2)  # ready cells end soon, so each run gets a new one
     monkeypatch.setattr("casemate.languages.python.runtime.PRELOADED", ("IPython.core.interactiveshell",))
     with sync.Sandbox(audit=scratch / "audit-fresh.db") as one:
         one.run("pass")

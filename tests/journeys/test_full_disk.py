@@ -1,4 +1,4 @@
-"""A full disk, wherever casemate writes: the run is refused or its result is whole, and what was lost is told."""
+"""If the disk is full wherever casemate writes, a run is refused or its result is complete, and losses are reported."""
 
 from __future__ import annotations
 

@@ -255,7 +255,7 @@ def test_what_an_editor_is_shown_of_an_object_cannot_act_either(notebook: Notebo
 
 
 def test_a_kernel_runs_nothing_that_lies_beside_the_notebook(jupyter: Mapping[str, str], folder: Path) -> None:
-    """A cell may have left it there, or whoever gave the folder away."""
+    """A cell or the folder's author may have left it there."""
     for name in ("argparse", "zmq", "casemate"):
         (folder / f"{name}.py").write_text(f"open({str(folder / 'ran')!r}, 'w').close()\nraise SystemExit")
     with Notebook("casemate-python", folder) as opened:

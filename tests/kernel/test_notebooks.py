@@ -68,8 +68,7 @@ def run(kernel: str, cells: tuple[str, ...], folder: Path) -> Any:
 
 
 def shown(output: Mapping[str, Any]) -> Any:
-    """An output without what differs from one process to the next: addresses, names of models, colours; of pictures
-    that there is one."""
+    """An output without parts that differ between processes: addresses, names of models, colors, data of pictures."""
     if output["output_type"] == "stream":
         return output["name"], "".join(output["text"]).replace("\r\n", "\n")  # ipykernel gives a command a terminal
     if output["output_type"] == "error":

@@ -1,4 +1,4 @@
-"""What a kernel takes from whoever connects to its sockets."""
+"""The messages that a kernel accepts on its sockets."""
 
 from __future__ import annotations
 

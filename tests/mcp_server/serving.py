@@ -56,7 +56,7 @@ def by_http(make: Callable[[], contextlib.AbstractAsyncContextManager[Server[Cal
 
 
 class Named:
-    """As whoever authenticates does: here everybody is who they say."""
+    """A stand-in for authentication, which accepts any name."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

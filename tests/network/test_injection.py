@@ -22,7 +22,7 @@ VALUE = "sk-t0k3n-RealKey-0123456789"
 SERVER = f"api.good.test:{PORT}"
 HOSTS = ["good.test", "api.good.test", "evil.test", "good.test.evil.test", "evilgood.test", "other.test"]
 
-# `ask(method, url, fields, body)` over HTTP/1.1, whoever the server says it is; and what it knows to look for.
+# `ask(method, url, fields, body)` over HTTP/1.1 without checking the certificate, and the secrets to look for.
 BEGIN = """
 import base64, http.client, os, re, ssl, sys
 from urllib.parse import urlsplit

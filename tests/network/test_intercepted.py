@@ -171,7 +171,7 @@ def test_a_cell_that_was_ready_trusts_it_as_well(sandbox: sync.Sandbox, language
 def test_an_authority_that_is_renewed_at_any_moment_is_the_one_that_its_cell_trusts(
     sandbox: sync.Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("casemate.egress.authority.Authority.is_old", True)  # so whoever asks is given another
+    monkeypatch.setattr("casemate.egress.authority.Authority.is_old", True)  # so every use makes a new authority
     program = URLLIB.format("https://good.test/x")
     execution = sandbox.run(program)
     assert execution.stdout.strip() == "hello from GET /x", execution.stderr

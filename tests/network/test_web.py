@@ -1,4 +1,4 @@
-"""Pages are fetched through the cell's network alone, within bounds, and what keeps them away is told by its kind."""
+"""Pages are fetched only through the cell's network and within bounds, and failures are reported by their kind."""
 
 from __future__ import annotations
 

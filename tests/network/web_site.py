@@ -1,4 +1,4 @@
-"""A site that does to whoever fetches its pages what sites do, a SearXNG, and an engine's page of results."""
+"""A site with the hostile and odd pages of real sites, a SearXNG, and a search engine's page of results."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ def test_everything_is_described_and_bounded(one: Operation) -> None:
 
 @pytest.mark.parametrize("one", catalogue().values(), ids=OPERATIONS)
 def test_a_part_takes_only_sessions_that_the_caller_may_see(one: Operation) -> None:
-    """A part looks sessions up by their ids, whoever calls: invoking resolves what it is given."""
+    """A part looks up sessions by id without checking the caller, so invoking must resolve the given handles."""
     if one.place.startswith("sandbox."):
         assert {"session", "source", "target"} & one.params.model_fields.keys() <= set(one.sessions)
 

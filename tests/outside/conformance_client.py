@@ -44,7 +44,7 @@ async def serve(path: str) -> None:
             async with room, asyncio.timeout(SECONDS):
                 await done(**asked)
             said = ""
-        except Exception:  # noqa: BLE001 - the suite is told, and goes on with the others
+        except Exception:  # noqa: BLE001 - sent to the suite, which goes on with the other cases
             said = traceback.format_exc()
         writer.write(json.dumps(said).encode() + b"\n")
         await writer.drain()

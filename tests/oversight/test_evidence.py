@@ -1,4 +1,4 @@
-"""What ran can be proved afterwards, by the record and the key of whoever runs the sandbox."""
+"""The record and the operator's key prove afterwards what ran."""
 
 from __future__ import annotations
 

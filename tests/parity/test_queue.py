@@ -71,7 +71,7 @@ async def test_what_was_refused_is_on_record_once_for_each_time_that_the_line_wa
                 task.cancel()
             await asyncio.wait(tasks)
             assert (await sandbox.run(PROGRAM)).ok
-            async with asyncio.TaskGroup() as others:  # one of them waits, and so sees that there is room
+            async with asyncio.TaskGroup() as others:  # one of them waits, so it notices free capacity
                 for _ in range(2):
                     others.create_task(sandbox.run(PROGRAM))
     log = AuditLog(path)

@@ -134,8 +134,8 @@ def is_service(pid: int) -> bool:
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """A port of the loopback that nobody else is given meanwhile, neither to listen nor to connect from. Whoever binds
-    it with SO_REUSEADDR, as servers do, can listen there: what holds it does not."""
+    """A loopback port that the kernel gives to no other socket, neither to listen nor to connect from. A server that
+    binds it with SO_REUSEADDR can listen there, because the socket that holds the port does not listen."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))

@@ -73,7 +73,7 @@ async def test_what_lies_where_on_the_services_machine_is_not_for_agents(shared:
 
 
 def test_every_part_of_a_plan_is_told_or_left_out_on_purpose() -> None:
-    left_out = {"code", "files", "stdin"}  # which whoever asks has given
+    left_out = {"code", "files", "stdin"}  # the caller's own arguments
     assert {field.name for field in fields(Plan)} - left_out == set(document_fields(Plan))
     assert "order" not in document_fields(ReadyStart)  # it has all variables of the program
 

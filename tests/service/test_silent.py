@@ -68,7 +68,7 @@ class Place:
                 await asyncio.sleep(0.01)
 
     async def until_read(self, part: bytes) -> None:
-        """Until the one connection that there is has this part of a head."""
+        """Wait until the only connection has read this part of a head."""
         async with asyncio.timeout(SECONDS):
             connections: Iterable[Any] = self.server.server_state.connections
             while [one.conn.trailing_data[0] for one in connections] != [part]:

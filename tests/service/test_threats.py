@@ -1,6 +1,6 @@
-"""Code in a cell against the service that it runs in: AP-04, the chair of an approver that is not there.
+"""Code in a cell attacks the service that runs it: AP-04, taking the place of an absent approver.
 
-AP-27, pages and names bound anew, is in test_who.py.
+AP-27, DNS rebinding by a page, is in test_who.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from tests.service.daemon import ASKS, Daemon, environment, reserved_port, serving
 from tests.support.waiting import MAX_WAIT
 
-# Whoever can reach the service finds what waits there, and allows it.
+# Finds the pending requests of a service that it can reach, and allows them.
 APPROVE = """
 import glob, json, os, socket, threading, time
 

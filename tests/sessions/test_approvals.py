@@ -1,7 +1,6 @@
-"""Commands of real sessions under approval: what crosses, who is told, and that a cell that waits stands still.
+"""Commands of real sessions under approval: what crosses, which approvers see it, and that a waiting cell is paused.
 
-AP-01 to AP-28 are the cases of the threat model. Those of the broker alone are in tests/unit/approvals; those that need
-what is not there yet are named at the end.
+AP-01 to AP-28 are cases of the threat model. Cases of the broker alone are in tests/unit/approvals.
 """
 
 from __future__ import annotations

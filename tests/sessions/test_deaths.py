@@ -222,7 +222,7 @@ async def test_a_death_between_two_steps_is_told_by_the_next(opened: Open, langu
     async with asyncio.timeout(PROMPT):
         show = {"python": "print('fresh')", "node": "console.log('fresh')", "shell": "echo fresh"}
         after = await session.run(show[language])
-        if after.state == "kept" or "fresh" not in after.stdout:  # it died as this step began: then that is told
+        if after.state == "kept" or "fresh" not in after.stdout:  # it died as this step began, which is reported
             assert after.state == "lost", after
             after = await session.run("1" if language != "shell" else ":")
     assert (after.status, after.state) == ("ok", "lost")

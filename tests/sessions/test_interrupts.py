@@ -1,4 +1,4 @@
-"""A step that is to end does, by whoever's wish; what it made before is kept, or the loss is told."""
+"""A step ends when anyone with the right to do so ends it. The session keeps its earlier state or reports the loss."""
 
 from __future__ import annotations
 

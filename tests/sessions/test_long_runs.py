@@ -1,4 +1,4 @@
-"""A step that was begun with ``start`` goes on without its caller, and tells everything to whoever comes."""
+"""A step begun with ``start`` continues without its caller, and every reader that attaches gets all of its events."""
 
 from __future__ import annotations
 

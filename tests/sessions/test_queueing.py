@@ -1,4 +1,4 @@
-"""Steps of one session come one after the other, whoever asks for them and from how many places."""
+"""Steps of a session run one at a time, in order, however many tasks ask for them."""
 
 from __future__ import annotations
 

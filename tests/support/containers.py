@@ -1,7 +1,7 @@
-"""What the machine sees of containers that are cells: their processes are an engine's children, and not of the host
-application. They are found by the label that says for whom a container is, and by the number of it in cgroups.
+"""Finds the host processes of containers that are cells. They are children of the engine, not of the host application.
 
-Only an engine on this machine can be looked into so, and no container of gVisor's: to the machine it is one process.
+A label names a container's owner, and the container's id is in its processes' cgroup paths. This works only for an
+engine on this machine, and not for gVisor: the machine sees such a container as one process.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 from casemate.walls.docker import containers, engine
 
 SUPERVISOR = b"casemate.supervisor.contained"
-_first_processes: dict[str, int] = {}  # by the number of the container
+_first_processes: dict[str, int] = {}  # by container id
 
 
 def supervisors() -> list[int]:
-    """Process 1 of each container that is for this process; none where it has not had the docker wall, and none for an
-    ordinary user, who may not look into one."""
+    """Process 1 of each container that this process owns. Empty before it uses the docker wall, and for an ordinary
+    user, who may not inspect containers' processes."""
     if os.geteuid() or "CASEMATE_TESTS_ENGINE" not in os.environ or "casemate.walls.docker.bridge" not in sys.modules:
         return []
     mark = f'{{"label":["{containers.LABEL}={containers.owner_mark()}"]}}'
@@ -35,7 +35,7 @@ def supervisors() -> list[int]:
 
 
 def _first_of(number: str) -> int:
-    """The process of that container that is the first of its own namespace; 0 when there is none any more."""
+    """The container's process 1, by its host pid; 0 if it has ended."""
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             if number in Path(f"/proc/{name}/cgroup").read_text() and _is_first(name):
@@ -45,6 +45,6 @@ def _first_of(number: str) -> int:
 
 def _is_first(name: str) -> bool:
     if SUPERVISOR not in Path(f"/proc/{name}/cmdline").read_bytes():
-        return False  # another process of the engine's, or not yet
+        return False  # another process of the engine, or the supervisor has not started yet
     found = re.search(r"^NSpid:.*\s(\d+)$", Path(f"/proc/{name}/status").read_text(), re.MULTILINE)
     return found is not None and found[1] == "1"

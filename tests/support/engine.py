@@ -1,4 +1,4 @@
-"""Whether there is a container engine with casemate's image."""
+"""Finds a container engine with casemate's image."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from casemate.walls.docker.containers import ContainerTerms
 
 
 def skip_without_engine(runtime: str = "") -> engine.Engine:
-    """The engine, or a skip that says what there would have to be."""
+    """The engine. Without one, skips and says what is missing."""
     try:
         found = engine.find(os.environ)
         refusal.check(found, ContainerTerms("casemate", runtime))

@@ -1,4 +1,4 @@
-"""The languages that tests are tried in."""
+"""The languages for parametrized tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A web server on this machine's loopback."""
+"""A web server on the loopback interface."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from threading import Thread
 
 @contextmanager
 def serving(answer: Callable[[BaseHTTPRequestHandler], object]) -> Iterator[int]:
-    """Its port. ``answer`` takes each request in a thread of its own."""
+    """Run a server; yields its port. It calls ``answer`` for each request, in a separate thread."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -19,7 +19,7 @@ def serving(answer: Callable[[BaseHTTPRequestHandler], object]) -> Iterator[int]
         do_POST = do_DELETE = do_GET  # noqa: N815 - as the class wants them
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
@@ -33,7 +33,7 @@ def serving(answer: Callable[[BaseHTTPRequestHandler], object]) -> Iterator[int]
 
 
 def answer(request: BaseHTTPRequestHandler, data: bytes = b"", **headers: str) -> None:
-    """Send ``data``. The names of ``headers`` have underscores for dashes."""
+    """Respond with ``data``. Names in ``headers`` have underscores for dashes."""
     request.send_response(200)
     for name, value in headers.items():
         request.send_header(name.replace("_", "-"), value)

@@ -1,10 +1,10 @@
-"""A stand-in for a container engine: as much of Docker's API as the docker wall uses, over a Unix socket.
+"""A stand-in for a container engine: the part of Docker's API that the docker wall uses, over a Unix socket.
 
-Each container is a process in namespaces of its own, with a root that holds the system's programs, this interpreter and
-casemate, read-only, and a tmpfs at each place that a real engine would give it. Memory and cpus are not limited, and
-there is no filter of system calls besides casemate's own: tests of these need a real engine.
+Each container is a process in separate namespaces. Its root has the system's programs, this interpreter and casemate,
+all read-only, and a tmpfs wherever a real engine mounts one. Memory and cpus are not limited, and only casemate's own
+system call filter applies; tests of these need a real engine.
 
-``python -m tests.support.standin_engine SOCKET`` serves until its standard input ends, and its containers end with it.
+``python -m tests.support.standin_engine SOCKET`` serves until its standard input ends. Then its containers end, too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OPTIONS = "nosuid,nodev"
 
 @contextlib.contextmanager
 def running() -> Iterator[str]:
-    """An engine, by its address as DOCKER_HOST has it."""
+    """Run an engine; yields its address for DOCKER_HOST."""
     with tempfile.TemporaryDirectory(prefix="standin-engine-") as folder:
         socket = f"{folder}/socket"
         command = [sys.executable, "-m", __spec__.name, socket]
@@ -52,7 +52,7 @@ def running() -> Iterator[str]:
 
 
 class Container:
-    """One container, from its creation on. ``spec``: as Docker's API has it."""
+    """One container. ``spec`` is the request of Docker's API that created it."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.id = secrets.token_hex(16)
@@ -63,7 +63,7 @@ class Container:
         self._ended = asyncio.Event()
 
     async def start(self) -> None:
-        """Start its program, whose output goes to the attached stream."""
+        """Start its program. The output goes to the attached stream."""
         pipe = asyncio.subprocess.PIPE
         environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin:/usr/sbin:/sbin"}
         environment |= dict(one.split("=", 1) for one in self.spec.get("Env", ()))
@@ -71,10 +71,10 @@ class Container:
             *_own_namespaces(), _script(self.spec), stdin=pipe, stdout=pipe, stderr=pipe, env=environment
         )
         self._started.set()
-        asyncio.create_task(self._carry_output(self._process))  # noqa: RUF006 - it holds itself until its program ends
+        asyncio.create_task(self._carry_output(self._process))  # noqa: RUF006 - its reads of the pipes keep it alive
 
     async def attach(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry its standard streams until it ends."""
+        """Forward its standard streams until it ends."""
         self._stream = writer
         await self._started.wait()
         assert self._process is not None
@@ -83,7 +83,7 @@ class Container:
         feeding.cancel()
 
     async def remove(self) -> None:
-        """End everything in it."""
+        """Kill all of its processes."""
         if self._process is not None:
             if self._process.returncode is None:
                 os.kill(self._process.pid, signal.SIGKILL)
@@ -115,13 +115,13 @@ async def _feed(reader: asyncio.StreamReader, process: asyncio.subprocess.Proces
 
 
 class Engine:
-    """What clients talk to."""
+    """The server side of the API."""
 
     def __init__(self) -> None:
         self._containers: dict[str, Container] = {}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the one request of a connection."""
+        """Respond to a connection's only request."""
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             method, target, _ = head.split(" ", 2)
@@ -169,18 +169,18 @@ class Engine:
 
 
 def _own_namespaces() -> list[str]:
-    """The beginning of a command whose last word is a script for a shell with namespaces of its own."""
+    """A command that runs a shell script, its missing last argument, in new namespaces."""
     as_user = ["--map-root-user"] if os.geteuid() else []
     namespaces = ["--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc", "--uts", *as_user]
     return ["setpriv", "--pdeathsig", "KILL", "unshare", *namespaces, "sh", "-c"]
 
 
 def _script(spec: dict[str, Any]) -> str:
-    """What makes the root of a container and starts its program there."""
-    root = "/mnt"  # what lies there is hidden in this namespace alone
+    """The script that makes a container's root and starts its program there."""
+    root = "/mnt"  # the mount hides its content in this namespace only
     lines = ["set -e", f"mount -t tmpfs -o mode=755 root {root}", *_made_root(root)]
     lines += [f"hostname {spec['Hostname']}", "ip link set lo up"]
-    lines.append("echo 0 >/proc/sys/net/ipv4/ip_unprivileged_port_start")  # as Docker's
+    lines.append("echo 0 >/proc/sys/net/ipv4/ip_unprivileged_port_start")  # as in Docker
     for place, options in _file_systems(spec).items():
         lines += [f"mkdir -p {root}{place}", f"mount -t tmpfs -o {options} none {root}{place}"]
     for place in spec["HostConfig"]["MaskedPaths"]:
@@ -209,13 +209,13 @@ def _made_root(root: str) -> Iterator[str]:
 
 
 def _of_python() -> list[str]:
-    """The folders of this interpreter and of casemate that are in no other."""
+    """The folders of this interpreter and of casemate, without folders inside others."""
     own = {sys.base_prefix, sys.prefix, str(Path(casemate.__file__).resolve().parents[1])}
     return sorted(one for one in own if not one.startswith(tuple(f"{other}/" for other in (own | {"/usr"}) - {one})))
 
 
 def _file_systems(spec: dict[str, Any]) -> dict[str, str]:
-    """The options of each tmpfs, by its place. An ordinary user has one user to give things to."""
+    """The options of each tmpfs, by mount point. An ordinary user has only one user id to map."""
     host = spec["HostConfig"]
     found = {"/dev/shm": f"{_OPTIONS},mode=1777,size={host['ShmSize']}"}
     for place, wanted in host["Tmpfs"].items():
@@ -259,5 +259,5 @@ async def _main(socket: str) -> None:
 
 if __name__ == "__main__":
     if os.fork():
-        os._exit(0)  # an engine's processes are nobody's children
+        os._exit(0)  # a real engine is not a child of its user either
     asyncio.run(_main(sys.argv[1]))

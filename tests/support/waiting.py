@@ -1,4 +1,4 @@
-"""Waiting for what must come about, however busy the machine is."""
+"""Waits for conditions, also on a busy machine."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-MAX_WAIT = 60.0  # seconds until something that must happen is taken as not happening
+MAX_WAIT = 60.0  # seconds before a wait fails
 
 
 def until(holds: Callable[[], Any], what: str = "it did not come about", seconds: float = MAX_WAIT) -> Any:
-    """Look again and again until ``holds``, less and less often; what it gave. Fail when it never does."""
+    """Poll ``holds`` at growing intervals until its result is true, and return that. Fails after ``seconds``."""
     pauses = _pauses(what, seconds)
     while not (found := holds()):
         time.sleep(next(pauses))
@@ -19,7 +19,7 @@ def until(holds: Callable[[], Any], what: str = "it did not come about", seconds
 
 
 async def until_async(holds: Callable[[], Any], what: str = "it did not come about") -> Any:
-    """The same in an event loop."""
+    """:func:`until` in an event loop."""
     pauses = _pauses(what, MAX_WAIT)
     while not (found := holds()):
         await asyncio.sleep(next(pauses))

@@ -1,4 +1,4 @@
-"""The walls that suites judge, and whether each can be had."""
+"""The walls that the suites test, and whether each is available."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ WALLS = [name if name == "native" else pytest.param(name, marks=pytest.mark.full
 
 
 def walls_of(config: pytest.Config, walls: Sequence[Any] = WALLS) -> Sequence[Any]:
-    """Those of ``walls`` that are tried: to collect what only ``--all`` runs, and leave it out, takes time."""
+    """The ``walls`` to test. Without ``--all`` the others are not even collected, which saves time."""
     usual = [one for one in walls if isinstance(one, str)]
     return walls if takes_all(config) or not usual else usual
 
 
 def skip_without(wall: str, folders: pytest.TempPathFactory) -> None:
-    """Skip where this wall cannot be had, and say why. The native one must be there."""
+    """Skip if the wall is unavailable, and say why. The native wall must be available."""
     if wall in ("docker", "gvisor"):
         skip_without_engine("runsc" if wall == "gvisor" else "")
     elif wall in isolation.WALLS and wall != "native":
@@ -38,11 +38,9 @@ Cases = Mapping[str, Mapping[str, str]]
 
 
 def judge(items: Iterable[pytest.Item], folder: Path, weaker: Cases, undecided: Cases) -> None:
-    """Of the tests in ``folder``, expect what a wall does not contain to fail behind it, and leave out what comes out
-    now so, now otherwise.
+    """Mark tests in ``folder``: those in ``weaker`` as expected failures, those in ``undecided`` (flaky) as skipped.
 
-    Each has for each wall the names of tests, with the value of a parameter after a blank where not all cases of one
-    are meant, and why.
+    Both map a wall to tests and the reason. A key is a test's name, or a name, a blank and the value of a parameter.
     """
     for wall, name, values, item in _cases(item for item in items if folder in item.path.parents):
         for case, reason in weaker.get(wall, {}).items():
@@ -59,7 +57,7 @@ def _fits(case: str, name: str, values: set[str]) -> bool:
 
 
 def _cases(items: Iterable[pytest.Item]) -> Iterator[tuple[str, str, set[str], pytest.Item]]:
-    """Wall, name and values of each test that is about a wall; its values also as parts that follow each other."""
+    """The wall, name, parameter values and item of each test with a wall. Values include runs of adjacent id parts."""
     for item in items:
         callspec: Any = getattr(item, "callspec", None)
         if callspec is not None and "wall" in callspec.params:

@@ -1,4 +1,4 @@
-"""All of a value as text: the repr of an execution is one line."""
+"""A full repr of values: an execution's own repr is only one line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def whole(value: object) -> str:
-    """The repr of all fields that a repr may hold, however deep."""
+    """The repr of all fields, nested ones included, except those that must not be in a repr."""
     return repr(_fields_of(value))
 
 

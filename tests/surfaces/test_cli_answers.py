@@ -57,7 +57,7 @@ ELSEWHERE = {"run",
 
 
 def every_command(app: App, path: str = "") -> Iterator[tuple[str, ArgumentCollection]]:
-    """Every command that there is, with its parameters."""
+    """Every command with its parameters."""
     if app.default_command is not None:
         yield path, app.assemble_argument_collection()
     for name in app:

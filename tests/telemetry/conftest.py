@@ -1,4 +1,4 @@
-"""OpenTelemetry's SDK, as an application configures it: once for the process. Each file has what is told meanwhile."""
+"""Configures OpenTelemetry's SDK once for the process, as an application does. Each file sees its own telemetry."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The files that a run leaves: collected from a hostile tree, kept on the host, handed out."""
+"""Artifacts: collects a run's files from a hostile tree, keeps them on the host, and writes them out."""

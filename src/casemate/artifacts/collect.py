@@ -1,8 +1,8 @@
-"""Collecting the files that a run left, from a hostile tree in which nothing runs any more.
+"""Collects the files that a run left, from a hostile tree in which nothing runs any more.
 
-The tree is a file system of its own (a tmpfs made for the cell), so a hard link in it can only lead to
-another file in it: such a file is handed out under each of its names. Links are never followed, only
-regular files are opened, and each is read once: the hash is of the bytes that are handed out.
+The tree is the cell's own tmpfs, so a hard link can only lead to another file in the tree. Such a file becomes
+an artifact under each of its names. Links are never followed, and only regular files are opened. Each file is
+read once, so its hash is always the hash of the artifact's bytes.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _NOTHING: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class CollectedFiles:
-    """``files`` in order of names; ``skipped``: what was left behind; ``complete``: no bound and no failure cut it."""
+    """The result of :func:`collect`."""
 
-    files: tuple[Artifact, ...] = ()
+    files: tuple[Artifact, ...] = ()  # sorted by name
     skipped: tuple[SkippedFile, ...] = ()
-    complete: bool = True
+    complete: bool = True  # false if a bound or an error left something out
 
 
 def collect(
@@ -53,13 +53,11 @@ def collect(
     redaction: Redaction | None = None,
     hidden: Callable[[str], bool] = lambda _: False,
 ) -> CollectedFiles:
-    """The regular files beneath ``under`` in the tree ``root``, a descriptor; names are relative to ``root``.
+    """Collect the regular files beneath ``under`` in the tree ``root``, a descriptor. Names are relative to ``root``.
 
-    ``inputs``: SHA-256 of input files by name, which are no artifacts as long as they are unchanged.
-    ``unlock``: permission bits that hinder reading are changed; not for a tree that somebody else goes on using.
-    ``seen``: what was collected before, and is left out as long as it is unchanged. ``redaction``: takes secrets out of
-    names and of text; what is no text and holds one is withheld. ``hidden``: names that are passed over. Nothing is
-    raised for what the tree holds: what cannot be handed out is in ``skipped``.
+    Unchanged ``inputs`` (SHA-256 by name) are left out, and so are unchanged files in ``seen`` and ``hidden`` names.
+    ``unlock`` changes permission bits that prevent reading; false for a tree in use. ``redaction`` replaces secrets in
+    names and text; any other file with a secret is withheld. Files that cannot be collected go to ``skipped``.
     """
     bounds = bounds or TreeBounds()
     collector = _Collector(bounds, inputs, unlock, seen, redaction, hidden, Skipped(bounds.reports))
@@ -76,7 +74,7 @@ def collect(
 
 
 def _open_top(root: int, path: tuple[bytes, ...], skipped: Skipped, unlock: bool) -> int | None:
-    """A descriptor of the folder to collect from; None when there is none, or something else lies there."""
+    """Open the folder to collect from. None if it is missing or is not a folder."""
     top = os.dup(root)
     for position, name in enumerate((b".", *path)):
         try:
@@ -95,7 +93,7 @@ def _open_top(root: int, path: tuple[bytes, ...], skipped: Skipped, unlock: bool
 
 @dataclass(slots=True)
 class _Collector(Visitor):
-    """Keeps what a walk finds."""
+    """Stores the files that a walk finds."""
 
     bounds: TreeBounds
     inputs: Mapping[str, str]
@@ -106,7 +104,7 @@ class _Collector(Visitor):
     skipped: Skipped
     store: ContentStore = field(default_factory=ContentStore)
     files: list[Artifact] = field(default_factory=list)
-    archives: Budget | None = None  # made when there is a file to look into; one for all of them
+    archives: Budget | None = None  # shared by all archives; made for the first file that is checked
 
     def walk(self, top: int, path: tuple[bytes, ...]) -> None:
         bounds = self.bounds
@@ -172,8 +170,7 @@ class _Collector(Visitor):
         self.files.append(Artifact(name, size, copied.sha256, media_type_of(name), Slice(self.store, start, size)))
 
     def _copy(self, entry: Entry) -> _Copied:
-        """Append the file to the store and hash what is appended; bounded by what is read and by what is appended,
-        which markers may make more, not by what stat said."""
+        """Append the file and hash the appended bytes. The bound is on bytes read and appended, not on stat's size."""
         start, original = self.store.size, hashlib.sha256()
         content, redacted = None, hashlib.sha256()
         if self.redaction:
@@ -199,7 +196,7 @@ class _Collector(Visitor):
         return _Copied(redacted.hexdigest(), original.hexdigest(), content.withheld or self._why_not_archive(start))
 
     def _why_not_archive(self, start: int) -> str:
-        """Why what the store holds from ``start`` on is an archive that must not be handed out; empty when it may."""
+        """Why the stored file at ``start`` must be withheld as an archive. Empty if it need not be."""
         from casemate.redaction.content import Budget, reason_to_withhold
 
         assert self.redaction is not None
@@ -212,8 +209,8 @@ class _Collector(Visitor):
 
 @dataclass(frozen=True, slots=True)
 class _Copied:
-    """SHA-256 of what is in the store and of the file as it was; why a secret keeps it from being handed out."""
+    """A file that was copied into the store."""
 
-    sha256: str
-    original: str
-    withheld: str = ""
+    sha256: str  # of the stored bytes
+    original: str  # the SHA-256 of the file before redaction
+    withheld: str = ""  # the reason to withhold it, if it holds a secret

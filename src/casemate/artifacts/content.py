@@ -1,6 +1,6 @@
-"""Bytes kept on the host for as long as somebody holds them: in memory, or in a file without a name.
+"""Bytes that the host keeps while an object refers to them: in memory, or in an unlinked file.
 
-The file vanishes with its last holder, also when the process is killed; nothing is left to clean up.
+The kernel deletes the file with its last descriptor, even if the process is killed, so nothing needs cleanup.
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ _TYPES = {
 
 
 def media_type_of(name: str) -> str:
-    """What the extension of ``name`` claims; a claim of the program, not a fact about the content."""
+    """The media type for the extension of ``name``. The program chose the name, so the content may differ."""
     extension = os.path.splitext(name)[1].lower()
     return _TYPES.get(extension.removeprefix("."), "application/octet-stream")
 
 
 class ContentStore:
-    """Bytes that are appended and read by position: up to ``in_memory`` of them there, more in an unlinked file.
+    """Append-only bytes, read by position. More than ``in_memory`` bytes move to an unlinked file.
 
-    The methods raise ``OSError`` when the disk is full; what was stored before stays readable.
+    The methods raise ``OSError`` when the disk is full. Bytes stored before stay readable.
     """
 
     def __init__(self, in_memory: int = IN_MEMORY) -> None:
@@ -86,7 +86,7 @@ class ContentStore:
         self.size = 0
 
     def append(self, data: bytes) -> None:
-        """Store ``data`` behind what is there: all of it, or nothing."""
+        """Append all of ``data``, or nothing."""
         with self._lock:
             if self._file is None and self.size + len(data) <= self._in_memory:
                 self._memory += data
@@ -95,7 +95,7 @@ class ContentStore:
             self.size += len(data)
 
     def cut(self, size: int) -> None:
-        """Forget everything from position ``size`` on."""
+        """Truncate the store to ``size`` bytes."""
         with self._lock:
             self.size = size
             if self._file is None:
@@ -104,7 +104,7 @@ class ContentStore:
                 os.ftruncate(self._file, size)
 
     def read(self, offset: int, length: int) -> bytes:
-        """The bytes at ``offset``; fewer only where the store ends."""
+        """Read ``length`` bytes at ``offset``, or fewer at the end of the store."""
         with self._lock:
             if self._file is None:
                 return bytes(self._memory[offset : offset + length])
@@ -136,7 +136,7 @@ class ContentStore:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Part of a store; keeps the store alive. Implements :class:`casemate.model.execution.Content`."""
+    """Part of a store, which it keeps alive. Implements :class:`casemate.model.execution.Content`."""
 
     store: ContentStore
     offset: int
@@ -146,16 +146,16 @@ class Slice:
         return self.store.read(self.offset, self.length)
 
     def read(self, offset: int, length: int) -> bytes:
-        """The bytes at ``offset``; fewer only where it ends."""
+        """Read ``length`` bytes at ``offset``, or fewer at the end of the slice."""
         return self.store.read(self.offset + offset, max(0, min(length, self.length - offset)))
 
     def chunks(self) -> Iterator[bytes]:
-        """All of it, piece by piece."""
+        """Read the whole slice in chunks."""
         for position in range(0, self.length, CHUNK):
             yield self.store.read(self.offset + position, min(CHUNK, self.length - position))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Copy it to ``path``, replacing a file or link; a device or fifo is written into. Raises ``OSError``."""
+        """Copy it to ``path``. Replaces a file or link, writes to a device or fifo. Raises ``OSError``."""
         target = Path(os.path.abspath(path))
         if _is_stream(target):
             with target.open("wb", buffering=0) as stream:
@@ -167,9 +167,9 @@ class Slice:
 
 
 class Spool:
-    """An append-only file without a name for output that is too large to return. Whoever writes bounds it.
+    """An unlinked, append-only file for output that is too large to return. The writer limits its size.
 
-    ``write`` raises ``OSError`` when the disk is full; what was written before can still be handed out.
+    ``write`` raises ``OSError`` when the disk is full. Bytes written before stay readable.
     """
 
     def __init__(self) -> None:
@@ -186,19 +186,19 @@ class Spool:
         self._hash.update(data)
 
     def artifact(self, name: str, media_type: str = "text/plain") -> Artifact:
-        """What was written so far."""
+        """The bytes written so far, as an artifact."""
         content = Slice(self._store, 0, self.size)
         return Artifact(name, self.size, self._hash.hexdigest(), media_type, content)
 
 
 def _open_unlinked() -> int:
-    """In the system's folder for temporary files."""
+    """Open a file without a name in the system's folder for temporary files."""
     import tempfile  # slow to import, and most runs leave little
 
     place = tempfile.gettempdir()
     try:
         return os.open(place, os.O_TMPFILE | os.O_RDWR | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except OSError:  # a file system without O_TMPFILE (overlayfs before Linux 6.1, NFS), or no such folder
+    except OSError:  # the file system has no O_TMPFILE (overlayfs before Linux 6.1, NFS), or the folder is missing
         file, path = tempfile.mkstemp(prefix=".casemate-", dir=place)
         os.unlink(path)
         return file

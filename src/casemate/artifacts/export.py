@@ -1,8 +1,8 @@
-"""Writing artifacts into a folder of the caller's, beneath it and nowhere else.
+"""Writes artifacts beneath a folder of the caller's, and nowhere else.
 
-No link in the folder is followed; a file or link at an artifact's name is replaced. Two artifacts that the
-folder's file system takes for one name (case, Unicode forms) do not overwrite each other: the second is
-written as ``name (2).txt``. Protected names (``.envrc``, ``.git/hooks``) are refused, as in a workspace.
+No link in the folder is followed. A file or link at an artifact's name is replaced. Two artifacts can have the
+same name to the folder's file system (case, Unicode forms); the second is then written as ``name (2).txt``.
+Protected names (``.envrc``, ``.git/hooks``) are refused, as in a workspace.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """``written``: where the artifacts are now; ``skipped``: what could not be written, and why."""
+    """The result of :func:`export`."""
 
-    written: tuple[Path, ...]
-    skipped: tuple[SkippedFile, ...]
+    written: tuple[Path, ...]  # the new files
+    skipped: tuple[SkippedFile, ...]  # the artifacts that could not be written, each with the reason
 
 
 def export(
@@ -39,9 +39,9 @@ def export(
     *,
     under: tuple[str, ...] = (),
 ) -> Exported:
-    """Write ``artifacts`` beneath ``folder``, which is made if need be. Raises ``OSError`` only for the folder itself.
+    """Write ``artifacts`` beneath ``folder``, created if missing. ``under``: leading folders to strip from names.
 
-    ``under``: leading folders that are left off the names, where they are there.
+    Raises ``OSError`` only if the folder itself cannot be created or opened.
     """
     os.makedirs(folder, exist_ok=True)
     written: list[Path] = []
@@ -68,7 +68,7 @@ def _write(root: int, artifact: Artifact, under: tuple[str, ...], mine: set[tupl
 
 
 def _path_of(name: str, under: tuple[str, ...]) -> tuple[str, ...]:
-    """The components of an artifact's name, checked again: the name may have come a long way."""
+    """Split an artifact's name. Its parts are checked again: the name may have passed through other code."""
     path = tuple(name.split("/"))
     if len(path) > len(under) and path[: len(under)] == under:
         path = path[len(under) :]

@@ -1,7 +1,7 @@
-"""``sandbox.artifacts``: files that the last runs left, found by the run's id.
+"""``sandbox.artifacts``: the files of recent runs, by the run's id.
 
-Whoever holds an ``Execution`` has its files for as long as that; others find them here while they are kept: the newest
-runs, as many as fit. What is in memory and what is in files without a name counts alike, so that neither grows.
+An ``Execution`` keeps its files while it exists. Other callers find them here while the run is among the newest and the
+sizes fit. Bytes in memory and in unlinked files count alike, so neither grows without bound.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from casemate.errors import NotFound
 if TYPE_CHECKING:
     from casemate.model.execution import Artifact, Execution
 
-MOST_RUNS = 64  # with artifacts; each holds a descriptor at most for its files and one for its output
-MOST_BYTES = 256 << 20  # of all of them
+MOST_RUNS = 64  # with artifacts; each uses at most one descriptor for its files and one for its output
+MOST_BYTES = 256 << 20  # of all runs together
 
 
 class Artifacts:
-    """The newest ``runs`` that left any, of at most ``size`` bytes together; ``without``: the ids of those that left
-    none. Used in one event loop."""
+    """The artifacts of the newest ``runs`` within ``size`` bytes. ``without``: ids of runs that left none.
+
+    Use it in one event loop."""
 
     def __init__(self, runs: int = MOST_RUNS, size: int = MOST_BYTES, without: Collection[str] = ()) -> None:
         self._most_runs, self._most_bytes = runs, size
@@ -32,8 +33,7 @@ class Artifacts:
         self._without = without
 
     def keep(self, execution: Execution) -> None:
-        """Those of a run that came to its end, and its full output; the oldest make room. Those of a run that has more
-        than all of them may have are not kept."""
+        """Keep the files and full output of an ended run; not of one that alone is too large. Drops the oldest runs."""
         named = {artifact.name: artifact for artifact in execution.artifacts}
         if execution.full_output is not None:
             named.setdefault(execution.full_output.name, execution.full_output)
@@ -46,26 +46,26 @@ class Artifacts:
             self._bytes -= _size(self._kept.popitem(last=False)[1])
 
     async def list(self, run: str) -> builtins.list[Artifact]:
-        """The artifacts of a run or step of this sandbox, by its id, its full output among them where it was cut.
+        """The artifacts of a run or step. If its output was cut, the full output is among them.
 
         Args:
-            run: The id.
+            run: The id of the run or step.
 
         Raises:
-            NotFound: There was no such run, or its files are no longer kept.
+            NotFound: No such run, or its files are no longer kept.
         """
         return [*self._of(run)]
 
     async def read(self, run: str, name: str) -> bytes:
-        """The bytes of one.
+        """The bytes of one artifact.
 
         Args:
-            run: The id.
-            name: As :meth:`list` has it.
+            run: The id of the run or step.
+            name: The artifact's name, as in :meth:`list`.
 
         Raises:
-            NotFound: As :meth:`list`, and where it left no such file.
-            OSError: It cannot be read.
+            NotFound: No such run or artifact, or its files are no longer kept.
+            OSError: The artifact cannot be read.
         """
         for artifact in self._of(run):
             if artifact.name == name:
@@ -73,7 +73,7 @@ class Artifacts:
         raise NotFound("name", f"this run left no {str(name)[:200]!r}")
 
     def close(self) -> None:
-        """Give all of them up."""
+        """Drop all artifacts."""
         self._kept.clear()
         self._bytes = 0
 

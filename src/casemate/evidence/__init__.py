@@ -1,1 +1,1 @@
-"""What proves afterwards what ran and what came out: keys, signed statements, packs."""
+"""Proof of what ran and what it produced: signing keys, signed statements, evidence packs."""

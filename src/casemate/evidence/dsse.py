@@ -1,4 +1,4 @@
-"""DSSE envelopes: bytes, their type, and who signed both. Pure.
+"""DSSE envelopes: a payload, its type, and signatures over both. Pure.
 
 https://github.com/secure-systems-lab/dsse/blob/v1.0.0/protocol.md
 """
@@ -18,20 +18,20 @@ from casemate.errors import InvalidArgument, NotProved
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-Sign = Callable[[bytes], tuple[str, bytes]]  # what is signed -> the key's id, the signature
+Sign = Callable[[bytes], tuple[str, bytes]]  # data -> the key's id, the signature
 Envelope = dict[str, Any]  # JSON
-# What a key's DER form begins with (RFC 8410). The library's own writer of it takes longer to load than all else here.
+# The prefix of a key's DER form (RFC 8410). The library's DER writer loads more slowly than everything else here.
 _DER = bytes.fromhex("302a300506032b6570032100")
 
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """An Ed25519 key that verifies.
+    """An Ed25519 public key.
 
     Attributes:
-        pem: As text, as ``openssl pkey -pubin`` reads it.
+        pem: The key as PEM text, for ``openssl pkey -pubin``.
         id: The SHA-256 of its DER form (``openssl pkey -pubin -outform DER | sha256sum``).
-        retired: When another took its place (RFC 3339), or None.
+        retired: The time of its rotation (RFC 3339). None for the current key.
     """
 
     pem: str
@@ -40,7 +40,7 @@ class PublicKey:
 
     @classmethod
     def from_pem(cls, pem: str) -> PublicKey:
-        """The key in a PEM text. Raises ``InvalidArgument``."""
+        """Parse a PEM text. Raises ``InvalidArgument``."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
@@ -51,7 +51,7 @@ class PublicKey:
 
     @classmethod
     def of(cls, key: Ed25519PublicKey) -> PublicKey:
-        """The same of a key of the library's."""
+        """Convert a key of the ``cryptography`` library."""
         der = _DER + key.public_bytes_raw()
         pem = f"-----BEGIN PUBLIC KEY-----\n{base64_of(der)}\n-----END PUBLIC KEY-----\n"
         return cls(pem, hashlib.sha256(der).hexdigest())
@@ -71,7 +71,7 @@ def verify(data: bytes, signature: bytes, key: PublicKey) -> bool:
 
 
 def wrap(payload_type: str, payload: bytes, *signers: Sign) -> Envelope:
-    """``payload`` in an envelope, signed by each."""
+    """Put ``payload`` in an envelope with a signature by each signer."""
     data = _encode(payload_type, payload)
     signatures = [
         {"keyid": key_id, "sig": base64_of(signature)} for key_id, signature in (one(data) for one in signers)
@@ -80,7 +80,7 @@ def wrap(payload_type: str, payload: bytes, *signers: Sign) -> Envelope:
 
 
 def read(envelope: Any, payload_type: str, keys: Iterable[PublicKey]) -> tuple[Any, list[PublicKey]]:
-    """The JSON in an envelope, and which of ``keys`` have signed it. Raises ``NotProved`` where it is none."""
+    """The JSON in an envelope, and the ``keys`` that signed it. Raises ``NotProved`` if it is not a valid envelope."""
     try:
         payload = _decode(envelope["payload"])
         found_type = envelope["payloadType"]
@@ -100,14 +100,14 @@ def base64_of(data: bytes) -> str:
 
 
 def _decode(text: str) -> bytes:
-    """Back from :func:`base64_of`, from exactly what it makes. Raises ``ValueError``."""
+    """Reverse :func:`base64_of`. Raises ``ValueError`` for any other form of the same bytes."""
     data = base64.b64decode(text, validate=True)
-    if base64_of(data) != text:  # bits that no byte needs may be other than 0
+    if base64_of(data) != text:  # unused bits at the end may be set
         raise ValueError("no base64 in its one form")
     return data
 
 
 def _encode(payload_type: str, payload: bytes) -> bytes:
-    """Pre-authentication encoding: what is signed."""
+    """The pre-authentication encoding (PAE), which is the data that signers sign."""
     kind = payload_type.encode()
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)

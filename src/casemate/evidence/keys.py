@@ -1,9 +1,9 @@
-"""The installation's signing keys: Ed25519, one of them current, in one file (0600) of the user's state folder.
+"""The installation's Ed25519 signing keys, in one file (mode 0600) in the user's state folder. One key is current.
 
-The first signature makes the key. A rotation is a statement "after this key comes that one" that both keys have signed.
-Whoever holds one public key finds the others by it (:func:`unseal`), so what a retired key has signed stays provable.
+The first signature creates the key. A rotation is a statement "key A is followed by key B", signed by both keys.
+:func:`unseal` follows rotations from any trusted key, so statements signed with a retired key stay verifiable.
 
-Whoever reads the file can sign as the installation: the user, and root.
+The user and root can read the file, and can therefore sign as the installation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 ROTATION = "application/vnd.casemate.rotation+json"
-ROTATIONS = "casemate_rotations"  # of an envelope: rotations, oldest first. Other readers pass such a field over.
+ROTATIONS = "casemate_rotations"  # the envelope's field of rotations, oldest first. Other readers ignore it.
 _MOST = 1 << 20  # bytes of the file: a rotation takes about one KiB
 
 
@@ -42,33 +42,33 @@ class _KeyPair:
 
 
 class Signer:
-    """Signs with the current key in ``folder``. From any thread and process; nothing is read or made before it is used.
+    """Signs with the current key in ``folder``. Works from any thread and process. First use reads or creates the key.
 
-    Each method raises :class:`casemate.Unavailable` where the keys cannot be read or written, or are open to others.
+    Each method raises :class:`casemate.Unavailable` if the keys cannot be read or written, or are open to other users.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "keys.json"
-        self._read: tuple[tuple[int, int] | None, _KeyPair] | None = None  # which file it was, and what was in it
+        self._read: tuple[tuple[int, int] | None, _KeyPair] | None = None  # the file's version, and its keys
 
     def sign(self, data: bytes) -> tuple[str, bytes]:
-        """The id of the current key, and its signature."""
+        """Sign ``data``: the id of the current key, and the signature."""
         return self._keys().sign(data)
 
     def public_keys(self) -> list[PublicKey]:
-        """The current key, then the retired ones, the latest first."""
+        """The current key, then the retired keys, latest first."""
         kept = self._keys()
         retired = [read(one, ROTATION, ())[0] for one in reversed(kept.rotations)]
         return [kept.public, *(replace(PublicKey.from_pem(one["previous"]), retired=one["at"]) for one in retired)]
 
     def seal(self, payload_type: str, payload: bytes) -> Envelope:
-        """``payload`` in a signed envelope. After a rotation it carries what leads from each key to the next one."""
+        """Put ``payload`` in a signed envelope. It carries all rotations, which lead from each key to the next."""
         kept = self._keys()
         rotations = {ROTATIONS: list(kept.rotations)} if kept.rotations else {}
         return wrap(payload_type, payload, kept.sign) | rotations
 
     def rotate(self) -> PublicKey:
-        """Make another key the current one; the old private key is gone then."""
+        """Replace the current key with a new one. This destroys the old private key."""
         with self._turn():
             old, new = self._load() or _make(), _make()
             at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -91,7 +91,7 @@ class Signer:
         return there.st_ino, there.st_mtime_ns
 
     def _turn(self) -> AbstractContextManager[None]:
-        """One thread of one process at a time."""
+        """A lock between threads and processes."""
         return turn(open_lock(self._path.with_name("lock")))
 
     def _load(self) -> _KeyPair | None:
@@ -117,12 +117,12 @@ class Signer:
 
 
 def own_signer(environ: Mapping[str, str]) -> Signer:
-    """The user's. Raises :class:`casemate.Unavailable` where the environment names no home."""
+    """The user's signer. Raises :class:`casemate.Unavailable` if the environment names no home folder."""
     return Signer(user_folder(environ, "state", "the signing key has no place") / "signing")
 
 
 def unseal(envelope: object, payload_type: str, trusted: Iterable[PublicKey]) -> tuple[Any, PublicKey]:
-    """The JSON in an envelope, and the key that has signed it: one of ``trusted``, or one that those lead to.
+    """The JSON in an envelope, and its signing key: a ``trusted`` key, or a key that rotations link to a trusted key.
 
     Raises :class:`casemate.NotProved`.
     """
@@ -138,7 +138,7 @@ def unseal(envelope: object, payload_type: str, trusted: Iterable[PublicKey]) ->
 
 
 def follow(trusted: Iterable[PublicKey], rotations: Iterable[object]) -> dict[str, PublicKey]:
-    """All keys that ``trusted`` ones lead to, by their ids. A rotation that does not hold leads nowhere."""
+    """The ``trusted`` keys and all keys linked to them by rotations, by id. Ignores invalid rotations."""
     known, links = {key.id: key for key in trusted}, []
     for rotation in rotations:
         try:
@@ -148,7 +148,7 @@ def follow(trusted: Iterable[PublicKey], rotations: Iterable[object]) -> dict[st
                 links.append(pair)
         except (NotProved, ValueError, KeyError, TypeError):
             continue
-    for previous, following in (*links, *reversed(links)):  # to newer ones, then to older ones
+    for previous, following in (*links, *reversed(links)):  # first toward newer keys, then toward older keys
         if previous.id in known or following.id in known:
             known[previous.id] = previous
             known.setdefault(following.id, following)

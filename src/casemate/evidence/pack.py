@@ -1,4 +1,4 @@
-"""An evidence pack: a zip of what ran, what was decided and what came out, with a signed list of all that is in it."""
+"""Evidence packs: a zip of code, decisions and outputs, with a signed manifest of every file in it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.dsse.json"
 _KIND = "urn:casemate:evidence:1"
-_EARLIEST = (1980, 1, 1, 0, 0, 0)  # of a zip; the same for all, so that the same evidence is the same bytes
-MOST_BYTES = 200 << 20  # of all files that runs left: what is beyond is named with its hash
+_EARLIEST = (1980, 1, 1, 0, 0, 0)  # zip's earliest time. A fixed time makes packs of the same evidence identical.
+MOST_BYTES = 200 << 20  # of all the runs' files; a pack has only the names and hashes of files beyond it
 _PIECE = 1 << 20
-_MOST_READ = 512 << 20  # bytes of all that is in a pack
-MOST_OF_STATEMENT = 64 << 20  # bytes, which are read before anybody knows who signed them
+_MOST_READ = 512 << 20  # bytes of all files in a pack
+MOST_OF_STATEMENT = 64 << 20  # bytes: a statement is read before its signature is checked
 
 
 def write_pack(
@@ -38,8 +38,8 @@ def write_pack(
     executions: Mapping[str, Execution],
     signer: Signer,
 ) -> list[str]:
-    """Write the pack on a run or session; which files have no room, or are no longer kept. ``rows``: each with the
-    bytes that its hash is of; the others by run. Raises ``NotProved`` and ``OSError``."""
+    """Write the pack of a run or session. Returns the names of files that did not fit or are no longer kept. ``rows``
+    pairs each row with its hashed bytes; the mappings are by run. Raises ``NotProved`` and ``OSError``."""
     about: dict[str, dict[str, list[Any]]] = {}
     files: dict[str, bytes | Artifact] = {"record.jsonl": b"".join(line + b"\n" for _, line in rows)}
     for row, _ in rows:
@@ -77,7 +77,7 @@ def _outputs(execution: Execution) -> Iterator[tuple[str, bytes | Artifact]]:
 
 
 def _add_file(pack: ZipFile, name: str, content: bytes | Artifact, digests: dict[str, str]) -> bool:
-    """Whether it is still kept."""
+    """Add a file. False if it is no longer kept."""
     try:
         data = content if isinstance(content, bytes) else content.read_bytes()
     except (OSError, CasemateError):
@@ -90,14 +90,14 @@ def _add_file(pack: ZipFile, name: str, content: bytes | Artifact, digests: dict
 
 
 def _add_entry(pack: ZipFile, name: str, data: bytes) -> None:
-    """Uncompressed: the same content has many compressed forms, and a reader cannot tell which one was written."""
+    """Add a file uncompressed: equal content has many compressed forms, and a reader cannot tell which was written."""
     info = ZipInfo(name, _EARLIEST)
     info.external_attr = 0o644 << 16
     pack.writestr(info, data)
 
 
 def check_statement(text: bytes, trusted: Sequence[PublicKey]) -> tuple[dict[str, Any], PublicKey]:
-    """The statement in an envelope, and who signed it. Raises ``NotProved``."""
+    """The statement in an envelope, and its signing key. Raises ``NotProved``."""
     try:
         statement, key = unseal(json.loads(text), STATEMENT, trusted)
         subjects_of(statement)
@@ -107,7 +107,7 @@ def check_statement(text: bytes, trusted: Sequence[PublicKey]) -> tuple[dict[str
 
 
 def check_pack(file: IO[bytes], trusted: Sequence[PublicKey]) -> tuple[dict[str, Any], PublicKey]:
-    """The manifest of a pack in which every byte is as it was written, and who signed it. Raises ``NotProved``."""
+    """Check every byte of a pack. Returns its manifest and the signing key. Raises ``NotProved``."""
     try:
         with ZipFile(file) as pack:
             checked = _check(pack, trusted)
@@ -119,7 +119,7 @@ def check_pack(file: IO[bytes], trusted: Sequence[PublicKey]) -> tuple[dict[str,
 
 
 def _is_as_written(file: IO[bytes], pack: ZipFile) -> bool:
-    """Whether the files of ``pack``, written once more, give the bytes of ``file``, which it was read from."""
+    """Whether writing the files of ``pack`` again gives exactly the bytes of ``file``, its source."""
     with TemporaryFile() as other:
         with ZipFile(other, "w") as again:
             for info in pack.infolist():

@@ -1,7 +1,7 @@
-"""Evidence as one page of HTML that a person reads and prints. Pure.
+"""Evidence as one HTML page to read and print. Pure.
 
-All in it is text of strangers: each is escaped, what a screen hides is shown, and the page permits itself no script and
-nothing of another place.
+All of its text is untrusted. The page escapes it and makes invisible characters visible. Its content security policy
+permits no script and no external resource.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pack: a page alone proves nothing.</p>"""
 
 
 def page_of(known: Mapping[str, Any]) -> str:
-    """The page on what a pack has."""
+    """The page for the content of a pack's ``evidence.json``."""
     return f"{_HEAD}{_rows_of(known)}</html>\n"
 
 

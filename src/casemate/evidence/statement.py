@@ -1,4 +1,4 @@
-"""What ran and what came out, as an in-toto statement with SLSA provenance, made of the rows of the record. Pure.
+"""Makes an in-toto statement with SLSA provenance from the record's rows of one execution. Pure.
 
 https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md, https://slsa.dev/spec/v1.0/provenance
 """
@@ -16,16 +16,16 @@ from casemate.errors import NotFound, Unavailable
 if TYPE_CHECKING:
     from casemate.audit.chain import Row
 
-STATEMENT = "application/vnd.in-toto+json"  # the type of what an envelope holds
-FILES = "artifacts/"  # how the names of files that a run left begin
+STATEMENT = "application/vnd.in-toto+json"  # the payload type of an envelope
+FILES = "artifacts/"  # the prefix of artifacts' names
 _PARAMETERS = ("language", "program", "arguments", "env_names", "secrets", "session", "metadata")
 _INTERNAL = ("workspace", "network", "allowed_domains", "deadline", "limits")
 _OUTCOME = ("status", "exit_code", "cause", "error", "duration")
 
 
 def statement_of(rows: Sequence[Row], files: Mapping[str, str] | None = None) -> bytes:
-    """The statement on the execution that ``rows`` are about. ``files``: all that it left, by name with their SHA-256,
-    where the rows may have only some. Raises ``NotFound`` and ``Unavailable``."""
+    """The statement for the execution in ``rows``. Pass ``files`` (SHA-256 of every artifact by name) if the rows may
+    have only some of them. Raises ``NotFound`` and ``Unavailable``."""
     by_kind = {row.kind: row for row in rows}
     if not {"intent", "outcome"} <= by_kind.keys():
         raise NotFound("run", "no such run is on record, or it is not over")
@@ -63,23 +63,23 @@ def statement_of(rows: Sequence[Row], files: Mapping[str, str] | None = None) ->
 
 
 def make_statement(kind: str, subjects: Mapping[str, str], predicate: Mapping[str, Any]) -> bytes:
-    """A statement about ``subjects``: names, and their SHA-256."""
+    """A statement about ``subjects``, the SHA-256 by name."""
     about = {"_type": "https://in-toto.io/Statement/v1", "subject": _descriptors_of(subjects)}
     return to_json({**about, "predicateType": kind, "predicate": predicate})
 
 
 def subjects_of(statement: Any) -> dict[str, str]:
-    """Back from :func:`make_statement`. Raises ``KeyError`` and ``TypeError`` for what is none."""
+    """The subjects of a statement: the SHA-256 by name. Raises ``KeyError`` and ``TypeError`` for malformed input."""
     return {one["name"]: one["digest"]["sha256"] for one in statement["subject"]}
 
 
 def to_json(value: object) -> bytes:
-    """The same bytes for the same value."""
+    """Canonical JSON: equal values give equal bytes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def sha256(data: bytes) -> str:
-    """In hex."""
+    """The SHA-256 of ``data`` in hex."""
     return hashlib.sha256(data).hexdigest()
 
 

@@ -26,7 +26,7 @@ class Change:
         mode_after: Permission bits after the change.
         size_before: In bytes; None for all but regular files.
         link_before: The target of a link.
-        is_binary: Whether it is not text, so that there is no ``diff``.
+        is_binary: Whether it is not text. Then ``diff`` is empty.
         diff: The lines that differ, as a unified diff without its first two lines.
         left_out: Why the diff is missing or incomplete; empty if it is whole.
         refused: Why it cannot be applied; empty if it can.

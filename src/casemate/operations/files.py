@@ -279,11 +279,11 @@ class ArchiveOperations(Group):
 
     @operation(audience=Audience.AGENT)
     async def unpack(self, session: Name, handle: Name, path: Path = "", *, principal: Principal) -> Carried:
-        """Put the files and folders of an archive into a folder of a session's workspace, which is made where it is
-        missing; files of the same names are replaced. Links, devices and their like are left out, and that is told.
+        """Unpack an archive into a folder of a session's workspace, which is created if it is missing. Files of the
+        same names are replaced. Links, devices and other special files are left out and reported.
 
-        ``session``: its handle or name. ``handle``: of a tar archive that was made, or uploaded. ``path``: the folder,
-        relative to the workspace; nothing for the workspace itself.
+        ``session``: its handle or name. ``handle``: of a tar archive that was made or uploaded. ``path``: the folder,
+        relative to the workspace; empty for the workspace itself.
         """
         files = self._sessions.find(session, principal).session.files
         with self._shared.uploads.use_upload(handle, principal) as source:

@@ -78,7 +78,7 @@ class Session(RemotePart, ShownSession):
         return Run(state, self._remote)
 
     async def close(self) -> None:
-        """End it. Harmless when repeated."""
+        """End the session. Safe to repeat."""
         if self._closed:
             return
         self._closed = True

@@ -1,12 +1,11 @@
-"""The same sandbox without ``await``: for scripts, notebooks and running event loops.
+"""The sandbox without ``await``, for scripts, notebooks and code inside a running event loop.
 
     from casemate.sync import Sandbox
 
     with Sandbox() as sandbox:
         print(sandbox.run("print(2 + 2)").stdout)
 
-Each sandbox has an event loop of its own in a thread of its own, so it also works where a
-loop is running already.
+Each sandbox runs its own event loop in its own thread, so it also works where another loop is running.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ApprovalRequest", "Approvals", "Blocking", "ProgramPlan", "Run", "Sandbox", "Session", "Sessions"]
 
-_JOIN_TIMEOUT = 10.0  # seconds the loop's thread has to end
+_JOIN_TIMEOUT = 10.0  # seconds: the longest wait for the loop's thread to end
 
 
 def __getattr__(name: str) -> Any:
-    """What sandboxes rarely need is loaded when it is named."""
+    """Load rarely used classes on first access."""
     if name in __all__:
         from casemate.sync import sessions
 
@@ -50,7 +49,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _make_later(name: str, one: Any, wait: Wait) -> Any:
-    """An object of a class that is loaded for the first of them."""
+    """Make an object of a class that is loaded on first use."""
     return __getattr__(name)(one, wait)
 
 
@@ -127,17 +126,17 @@ class Sandbox(Blocking, metaclass=HintingClass):
         return Approvals(self.asynchronous.approvals)
 
     def __getattr__(self, name: str) -> Any:
-        """The other parts, as of :class:`casemate.Sandbox`."""
+        """The other parts of :class:`casemate.Sandbox`."""
         value = super().__getattr__(name)
         return Blocking(value, self._wait) if Sandbox.__annotations__.get(name) == "Blocking" else value
 
     def close(self) -> None:
-        """End every cell and the sandbox's own thread. It may be called again. The end of the interpreter calls it."""
+        """End every cell and the sandbox's thread. Safe to repeat. The interpreter calls it at exit."""
         forget_at_exit(self)
         if self._loop.is_closed() or self._is_inherited():
             return
         self._wait(self.asynchronous.close)
-        self._wait(self._loop.shutdown_asyncgens)  # streams that somebody has left and not closed
+        self._wait(self._loop.shutdown_asyncgens)  # closes abandoned streams
         self._end_loop()
 
     def _end_loop(self) -> None:
@@ -154,7 +153,7 @@ class Sandbox(Blocking, metaclass=HintingClass):
         self.close()
 
     def _is_inherited(self) -> bool:
-        """Whether this is a child that was forked: the thread is its parent's."""
+        """Whether this process was forked from the sandbox's owner. The sandbox's thread runs only in the owner."""
         return os.getpid() != self._owner
 
     def _wait(self, call: Callable[[], Any]) -> Any:
@@ -181,7 +180,7 @@ class Sandbox(Blocking, metaclass=HintingClass):
             self._loop.call_soon_threadsafe(begin)
             return outcome.result()
         except BaseException:
-            if not outcome.done():  # an interrupt: what was begun ends first, so that whoever is told finds it ended
+            if not outcome.done():  # an interrupt: end the call before the caller sees the exception
                 self._loop.call_soon_threadsafe(cancel)
                 wait_for([outcome], _JOIN_TIMEOUT)
             raise

@@ -1,4 +1,4 @@
-"""What all of `casemate.sync` is made of: proxies whose methods wait for those of the asynchronous API."""
+"""The building blocks of `casemate.sync`: proxies whose methods wait for the asynchronous API's methods."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 Wait = Callable[[Callable[[], Any]], Any]
-"""Calls a function in the sandbox's event loop, and gives what it returns, awaited where that must be."""
+"""Calls a function in the sandbox's event loop, awaits its result if necessary, and returns it."""
 
 
 class Blocking:
-    """A part of a sandbox whose methods block instead of being awaited: ``session.files``, ``sandbox.packages``,
-    ``sandbox.tools``. Their names, arguments, results and errors are the same."""
+    """A part of a sandbox with blocking methods, such as ``session.files`` or ``sandbox.packages``.
+
+    Names, arguments, results and errors are the same as in the asynchronous API."""
 
     asynchronous: Any
     _wait: Wait
@@ -36,7 +37,7 @@ class Blocking:
         return repr(self.asynchronous)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("asynchronous", "_wait"):  # of an object that is not made yet
+        if name in ("asynchronous", "_wait"):  # not set yet, during construction or unpickling
             raise AttributeError(name)
         value = getattr(self.asynchronous, name)
         if not callable(value):
@@ -57,7 +58,7 @@ class Blocking:
 
 
 def plain(one: Any) -> Any:
-    """What an object of this package stands for."""
+    """The asynchronous object behind an object of this package. Any other value is returned unchanged."""
     return getattr(one, "asynchronous", one)
 
 
@@ -74,8 +75,8 @@ def block_on(
     method: Callable[Concatenate[Any, P], Any], made: Callable[[Any, Wait], S]
 ) -> Callable[Concatenate[Any, P], S]: ...
 def block_on(method: Callable[..., Any], made: Callable[[Any, Wait], Any] | None = None) -> Callable[..., Any]:
-    """``method`` of a :class:`Blocking` object's asynchronous one, waited for; events come from an iterator. ``made``
-    turns its result into one of this package."""
+    """A blocking version of ``method`` for :class:`Blocking` objects. An async generator becomes an iterator.
+    ``made`` converts the result to a class of this package."""
 
     @functools.wraps(method)
     def call(self: Blocking, /, *arguments: Any, **named: Any) -> Any:
@@ -86,17 +87,17 @@ def block_on(method: Callable[..., Any], made: Callable[[Any, Wait], Any] | None
 
 
 def each(events: AsyncGenerator[Any], wait: Wait) -> Iterator[Any]:
-    """Events one by one; leaving early closes their stream."""
+    """Iterate over ``events``. Leaving early closes the stream."""
     try:
         while (event := wait(functools.partial(anext, events, None))) is not None:
             yield make_blocking(event) if isinstance(event, asynchronous_request.ApprovalRequest) else event
     finally:
-        with contextlib.suppress(SandboxClosed):  # which has closed it
+        with contextlib.suppress(SandboxClosed):  # closing the sandbox has closed the stream
             wait(events.aclose)
 
 
 class ApprovalRequest(asynchronous_request.ApprovalRequest):
-    """``casemate.ApprovalRequest`` with blocking methods: what streams here have, and ``approvals.pending()``."""
+    """``casemate.ApprovalRequest`` with blocking methods, as streams and ``approvals.pending()`` return it here."""
 
     __slots__ = ()
 
@@ -116,7 +117,7 @@ def make_blocking(request: asynchronous_request.ApprovalRequest) -> ApprovalRequ
 
 
 class Approvals:
-    """``sandbox.approvals``; its methods do not wait anyway, but its requests are those of this module."""
+    """``sandbox.approvals``. Its methods never wait; this class only makes its requests blocking."""
 
     def __init__(self, approvals: Any) -> None:
         self._approvals = approvals

@@ -25,8 +25,8 @@ class Run(Blocking):
 
 
 class Session(ShownSession, Blocking):
-    """``casemate.sessions.Session`` with blocking methods; from any thread. An interrupt (Ctrl-C) interrupts the step,
-    and so does leaving a stream."""
+    """``casemate.sessions.Session`` with blocking methods, for any thread. An interrupt (Ctrl-C) or leaving a stream
+    interrupts the step."""
 
     asynchronous: session.Session
     id: str
@@ -55,7 +55,7 @@ class Session(ShownSession, Blocking):
 
     def close(self) -> None:
         """See :meth:`casemate.sessions.Session.close`."""
-        with contextlib.suppress(SandboxClosed):  # it ended with its sandbox, or is the parent's of a forked child
+        with contextlib.suppress(SandboxClosed):  # the sandbox has ended it, or this is a forked child
             self._call("close")
 
     def __enter__(self) -> Self:

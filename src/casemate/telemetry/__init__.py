@@ -1,6 +1,6 @@
-"""Spans and metrics of executions, made of the rows of the record and of nothing else, for whoever wants them."""
+"""Spans and metrics of executions. Their only source is the rows of the record."""
 
 from typing import Any
 from weakref import WeakSet
 
-SANDBOXES: WeakSet[Any] = WeakSet()  # open ones; any thread may have them counted
+SANDBOXES: WeakSet[Any] = WeakSet()  # open sandboxes; any thread may count them

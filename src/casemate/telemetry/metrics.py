@@ -1,6 +1,6 @@
-"""The metrics of executions, for OpenTelemetry's API and for Prometheus alike. No label is of a caller's choosing.
+"""The metrics of executions, for OpenTelemetry and Prometheus. No label value is chosen by a caller.
 
-An execution is counted when it ends. Loaded only where somebody wants metrics.
+An execution is counted when it ends. This module is loaded only if metrics are wanted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from casemate.version import __version__
 
 
 class _Instrument(NamedTuple):
-    """A gauge's name is that of a figure of ``stats``, a duration's begins with that of a phase."""
+    """A gauge is named after a figure of ``stats``. A duration's name begins with the name of its phase."""
 
     text: str
     labels: tuple[str, ...] = ()
@@ -43,13 +43,13 @@ _INSTRUMENTS = {
     "cells.ready": _Instrument("Cells that wait for a program", (), "gauge", ""),
     "cells.memory": _Instrument("What all cells use", (), "gauge", "By"),
 }
-_UNITS = {"s": "_seconds", "By": "_bytes"}  # as Prometheus has them in names
+_UNITS = {"s": "_seconds", "By": "_bytes"}  # Prometheus' suffixes of names
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
 _sinks: dict[str, Mapping[str, Callable[..., None]]] = {}
 
 
 def count(phases: Iterable[Phase]) -> None:
-    """An execution has ended."""
+    """Record the metrics of an ended execution from its phases."""
     for name, start, stop, facts, error in phases:
         if f"{name}.duration" in _INSTRUMENTS:
             record(f"{name}.duration", max(0, stop - start) / 1e9, facts)
@@ -66,7 +66,7 @@ def count(phases: Iterable[Phase]) -> None:
 
 
 def record(name: str, value: float, facts: Mapping[str, Any]) -> None:
-    """Count or measure once, under those of the facts that are labels."""
+    """Record one value. The instrument's labels come from ``facts``; other facts are ignored."""
     if "opentelemetry.metrics" in sys.modules:
         _open_telemetry()
     labels = {label: str(facts.get(label, "")) for label in _INSTRUMENTS[name].labels}
@@ -100,7 +100,7 @@ def _open_telemetry() -> None:
 
 @cache
 def prometheus() -> Callable[[], bytes] | None:
-    """Count for Prometheus from now on; gives what writes its text, None where its library is not installed."""
+    """Start to record for Prometheus. Returns a function that writes its text, or None without its library."""
     try:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
     except ImportError:

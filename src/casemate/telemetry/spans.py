@@ -1,5 +1,6 @@
-"""The span of an execution, and those within. Names are those of OpenTelemetry's semantic conventions, where there are
-any. Loaded only where the API is loaded already."""
+"""Makes the span of an execution and its child spans. Loaded only if OpenTelemetry's API is loaded already.
+
+Names follow OpenTelemetry's semantic conventions where these define one."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ from casemate.telemetry.timeline import Detail, Phase, Timeline, some_of
 from casemate.version import __version__
 
 _TRACER = trace.get_tracer("casemate", __version__)
-_W3C = TraceContextTextMapPropagator()  # not the configured one: a caller's baggage would go on to MCP servers
+_W3C = TraceContextTextMapPropagator()  # the configured propagator would pass a caller's baggage on to MCP servers
 _NAMES = {
     "tool": "gen_ai.tool.name", "host": "server.address", "port": "server.port", "exit_code": "process.exit.code",
 }  # fmt: skip
 
 
 def begin(timeline: Timeline) -> Span | None:
-    """The span of an execution that begins, within whatever goes on here; None where nobody follows any."""
+    """Start an execution's span as a child of the current span. None without an SDK and without a trace to join."""
     facts = timeline.facts
     name = f"{facts['kind']} {facts.get('language', '')}"
     span = _TRACER.start_span(name, attributes=_attributes(facts), start_time=timeline.asked)
@@ -30,7 +31,7 @@ def begin(timeline: Timeline) -> Span | None:
 
 
 def end(span: Span, phases: Iterable[Phase], now: int, outcome: Detail) -> None:
-    """End the span of an execution, with what was in it."""
+    """Add the phases of an execution to its span, and end the span."""
     for phase in phases if span.is_recording() else ():
         if phase.name == "decision":
             span.add_event(phase.name, _attributes(phase.facts), phase.stop)
@@ -43,12 +44,12 @@ def end(span: Span, phases: Iterable[Phase], now: int, outcome: Detail) -> None:
 
 
 def use(span: Span) -> AbstractContextManager[object]:
-    """What is done meanwhile is within ``span``."""
+    """A context with ``span`` as the current span."""
     return trace.use_span(span, record_exception=False, set_status_on_exception=False)
 
 
 def use_caller(given: Mapping[str, str]) -> AbstractContextManager[object]:
-    """The same within the span that W3C headers name; within none where they are malformed."""
+    """A context with the span named by W3C headers as the current span; none if the headers are malformed."""
     return use(trace.get_current_span(_W3C.extract(given)))
 
 

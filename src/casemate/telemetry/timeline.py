@@ -1,7 +1,7 @@
-"""What the rows of an execution tell of its course. Pure.
+"""Derives the phases of an execution from its rows. Pure.
 
-Facts are taken by name, each known to hold no code, no output, no argument and no secret. The name of the program's
-exception is not among them: the program chose it.
+It copies facts from rows by name. No such fact holds code, output, arguments or secrets. The name of the program's
+exception is left out, because the program chooses it.
 """
 
 from __future__ import annotations
@@ -12,36 +12,35 @@ from typing import Any, NamedTuple
 
 Detail = Mapping[str, Any]
 _NANO = 1_000_000_000
-_CONNECTIONS = ("host", "port", "decision", "reason")  # what those of one kind have in common
+_CONNECTIONS = ("host", "port", "decision", "reason")  # connections that agree in these are one phase
 TOLD = ("request", "kind", "server", "tool", "outcome", "seconds", *_CONNECTIONS)
-"""What of a row is kept until its execution ends: not the arguments of what was asked, which may be a MiB each."""
+"""The fields of a row kept until its execution ends. Arguments of calls are left out: each may be 1 MiB."""
 
 
 class Phase(NamedTuple):
-    """A part of an execution: "queue", "start", "approval", "decision" (no, by a rule), "tool", "egress", "collection",
-    and "execution", all that its cell did. Times are nanoseconds of Unix time; ``error``: its class, or empty."""
+    """A part of an execution. Names: "queue", "start", "execution" (in the cell), "approval", "decision" (denied by a
+    rule), "tool", "egress", "collection". Times are nanoseconds of Unix time."""
 
     name: str
     start: int
     stop: int
     facts: dict[str, Any]
-    error: str = ""
+    error: str = ""  # the class of the error
 
 
 @dataclass(slots=True, eq=False)
 class Timeline:
-    """The rows of an execution that goes on, each with its time and kind. ``asked``, ``turn``: when it asked for its
-    turn, and had it; ``facts``: known from the beginning; ``span``: where somebody follows it."""
+    """The rows of a running execution."""
 
-    asked: int
-    turn: int
-    facts: dict[str, Any]
-    span: Any = None
-    rows: list[tuple[int, str, Detail]] = field(default_factory=list)
+    asked: int  # when it joined the queue, in nanoseconds of Unix time
+    turn: int  # when it left the queue
+    facts: dict[str, Any]  # known at the start
+    span: Any = None  # set if an SDK records spans
+    rows: list[tuple[int, str, Detail]] = field(default_factory=list)  # time, kind, fields
 
     def phases(self, now: int, outcome: Detail) -> Iterator[Phase]:
-        """What there was, now that it has ended. All connections of one kind are one phase, from the first to the end
-        of the program."""
+        """The phases of an execution that ended at ``now``. Connections that agree in host, port, decision and reason
+        are one phase, from the first connection to the end of the program."""
         stopped = now - int(outcome.get("collecting", 0) * _NANO)
         started = max(self.turn, stopped - int(outcome.get("duration", 0) * _NANO))
         facts = self.facts | some_of(outcome, "status", "start", "cause")
@@ -60,7 +59,7 @@ class Timeline:
             yield Phase("collection", stopped, now, {})
 
     def _in_rows(self, seen: dict[tuple[Any, ...], int]) -> Iterator[Phase]:
-        """``seen`` takes when each kind of connection was first there."""
+        """The phases of single rows. Notes in ``seen`` when each kind of connection first appeared."""
         asked: dict[str, int] = {}
         for at, kind, row in self.rows:
             if kind == "request":
@@ -79,7 +78,7 @@ class Timeline:
 
 
 def some_of(row: Detail, *names: str) -> dict[str, Any]:
-    """What a row has under these names."""
+    """The fields of a row with these names, without None."""
     return {name: row[name] for name in names if row.get(name) is not None}
 
 

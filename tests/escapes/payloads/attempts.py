@@ -1,7 +1,7 @@
-"""What every attack in Python shares: each attempt is told by name, and what it found is told in a safe form.
+"""The shared part of attacks in Python: it reports each attempt by name, with its findings in a safe form.
 
-Runs in a cell and, as the control, bare on the host; it needs the standard library only. Of a file
-only canaries (`canary-` and 32 hex digits) and a digest are told, so that no real secret gets into a log.
+It runs in a cell and, as the control, bare on the host, and needs only the standard library. Of a file it reports
+only canaries (`canary-` and 32 hex digits) and a digest, so that no real secret gets into a log.
 """
 
 from __future__ import annotations

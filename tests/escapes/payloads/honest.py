@@ -1,4 +1,4 @@
-"""Work that programs are right to expect to work. Each check is a function; its name is told when it holds."""
+"""Ordinary work that must succeed in a cell. Each check is a function; its name is printed if the check holds."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ for pid in $pids; do
 done
 attempt "own environment" env
 for fd in {3..60}; do
-  # A name in /proc opens the file anew, from its start.
+  # A name in /proc opens the file again, from its start.
   [ -f "/proc/self/fd/$fd" ] && attempt "inherited $fd" cat "/proc/self/fd/$fd"
 done
 finish

@@ -16,8 +16,8 @@ DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 
 
 class Guarded:
-    """``url`` is told once it is known. ``lives``: seconds of a token; ``tokens``: those that are good; ``log``: the
-    grants that were asked for."""
+    """``url`` is set once it is known. ``lives``: a token's lifetime in seconds; ``tokens``: valid tokens; ``log``: the
+    requested grants."""
 
     def __init__(self, lives: int = 3600) -> None:
         self.url = ""

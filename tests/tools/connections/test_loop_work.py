@@ -1,4 +1,4 @@
-"""Work of one event loop in the thread of another: it ends with whoever waits for it, and nobody waits for ever."""
+"""Work that one event loop does for another ends when its waiter is cancelled, and no waiter waits for ever."""
 
 from __future__ import annotations
 

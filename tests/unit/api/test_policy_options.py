@@ -1,4 +1,4 @@
-"""A policy is the most that there is; arguments, files and variables only narrow it, and what is wrong is named."""
+"""A policy is an upper bound. Arguments, files and variables can only narrow it, and errors name what is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes of a question: by rules, by whoever answers first, or by nobody."""
+"""A request is decided by rules, by the first approver to answer, or by nobody."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One thing after the other, whoever does it."""
+"""A worker runs one call at a time, whichever thread runs it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Whoever owns the files of the record tries to rewrite history. Each way is found, or SECURITY.md says that it is not.
+"""An owner of the record's files tries to rewrite history. Each way is detected, or SECURITY.md says that it is not.
 
-The attacker knows all of casemate, and has everything but the key; where it has the key, too, the name of the test says
-so.
+The attacker knows all of casemate and has everything except the key. If it also has the key, the test's name says so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One JSON object per line, from whoever is in a cell."""
+"""One JSON object per line, from an untrusted cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which programs may begin in a process that waits, and what that process is told."""
+"""Which programs may start in a waiting process, and the order that the process gets."""
 
 from __future__ import annotations
 

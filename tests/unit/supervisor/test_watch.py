@@ -93,7 +93,7 @@ SEEN = "assert m[::4096].count(1) == len(m[::4096])"  # so that it is mapped her
 
 
 def test_shared_memory_of_many_is_told_from_memory_that_they_share() -> None:
-    """The cheap look cannot tell, and so must not say that there is less than there is."""
+    """The cheap measurement cannot distinguish them, so it must not report less memory than is used."""
     with child(FAMILY.format(each=OWN)) as pid:
         sight = watch.measure(pid)
         assert sight.shared < 45 * MIB

@@ -1,17 +1,17 @@
-// The service as a page asks it: operations by name, and streams of events. Paths are relative: it may lie behind a prefix.
+// A page's access to the service: operations by name, and event streams. Paths are relative, as the service may have a prefix.
 
 const STORED = `casemate session ${location.pathname}`;
 const SIGN_IN = "console/session";
-const AGAIN = [250, 500, 1000, 2000, 5000, 10000]; // milliseconds between attempts at a service that does not answer
-// Streams at once, of all tabs: a browser has six connections to a host, of which one is for what waits, and calls need some.
+const AGAIN = [250, 500, 1000, 2000, 5000, 10000]; // milliseconds between attempts to reach a service that does not answer
+// Concurrent streams of all tabs. A browser has six connections per host; one is for pending requests, and calls need some.
 const TURNS = [0, 1, 2].map((number) => `casemate stream ${number}`);
-const LASTING = ["invalid", "not_found"]; // kinds of errors that asking again does not help
+const LASTING = ["invalid", "not_found"]; // kinds of errors for which a retry is pointless
 const NOBODY = { key: "", name: "", namespace: "" };
-/** Who is signed in: `name` as records have it, and the `namespace` whose sessions, runs and requests these are. */
+/** The signed-in user: `name` as in the record, and the `namespace` of the user's sessions, runs and requests. */
 export let user = { ...NOBODY, ...JSON.parse(localStorage.getItem(STORED) ?? "{}") };
 const listeners = new Set();
 
-/** What the service refused, or that it is gone (status 0). */
+/** The service refused a request, or does not answer (status 0). */
 class Failure extends Error {
   constructor(status, { message = "the service does not answer", remediation = "", kind = "gone" } = {}) {
     super(message);
@@ -19,7 +19,7 @@ class Failure extends Error {
   }
 }
 
-/** `change(state)` whenever this is "in", "out" (nobody is signed in) or "gone" (the service does not answer). */
+/** Calls `change(state)` now and at each change: "in", "out" (signed out) or "gone" (the service does not answer). */
 export function onState(change) {
   listeners.add(change);
   change(state);
@@ -48,7 +48,7 @@ async function send(method, path, { body, type = "application/json", signal, hea
     return answer;
   }
   const told = (await answer.json().catch(() => ({}))).error ?? {};
-  if (answer.status === 401 && path !== SIGN_IN) forget(); // an old link ends no session that there is
+  if (answer.status === 401 && path !== SIGN_IN) forget(); // a failed sign-in by an old link leaves the current session alone
   throw new Failure(answer.status, told);
 }
 
@@ -58,7 +58,7 @@ function forget() {
   setState("out");
 }
 
-/** Begin a session with the code of a link. */
+/** Sign in with the code of a link. */
 export async function signIn(code) {
   const answer = await send("POST", SIGN_IN, { body: JSON.stringify({ code }) });
   user = await answer.json();
@@ -71,27 +71,27 @@ export async function signOut() {
   forget();
 }
 
-/** The answer to an operation, such as `call("runs.list", {filters: {status: ["running"]}})`. Raises Failure. */
+/** Call an operation, such as `call("runs.list", {filters: {status: ["running"]}})`. Throws Failure. */
 export async function call(name, args = {}, signal = undefined) {
   const path = `v1/${name.replaceAll(".", "/")}`;
   return (await send("POST", path, { body: JSON.stringify(args), signal })).json();
 }
 
-/** Bytes of a file: `download("artifacts", run, name)` or `download("files", session, path)`. */
+/** The bytes of a file: `download("artifacts", run, name)` or `download("files", session, path)`. */
 export async function download(...parts) {
   return (await send("GET", `v1/${parts.map((part) => part.split("/").map(encodeURIComponent).join("/")).join("/")}`)).blob();
 }
 
-/** A handle for the bytes of a file, which arguments may name. */
+/** Upload a file. Returns a handle for arguments of operations. */
 export async function upload(file) {
   return (await (await send("PUT", "v1/uploads", { body: file, type: "application/octet-stream" })).json()).handle;
 }
 
 /**
- * Follow what an operation tells, until the function that this returns is called, or there is no more.
- * `args()` gives the arguments at each beginning: a connection that is lost is taken up again. `onEvents` gets those that
- * came together; `onBegin` is called whenever what happens from then on will be told. Unless `always`, nothing is followed
- * while nobody sees the page: a browser has six connections to a host.
+ * Follow the events of an operation until they end or the returned function is called. A lost connection is made again.
+ * `args()` returns the arguments for each connection. `onEvents` gets the events that arrived together. `onBegin` is
+ * called for each new connection, before its events. Unless `always`, the stream pauses while the page is hidden: a
+ * browser has six connections per host.
  */
 export function stream(name, args, onEvents, { always = false, onBegin = () => {}, onEnd = () => {} } = {}) {
   let ending = new AbortController();
@@ -144,7 +144,7 @@ export function stream(name, args, onEvents, { always = false, onBegin = () => {
   return stop;
 }
 
-/** Locks of all tabs; where the page has come over plain HTTP from elsewhere, browsers have none, and each is alone. */
+/** Locks between tabs. Browsers have none for a page from another host over plain HTTP; then each tab is alone. */
 export const locks = navigator.locks ?? {
   held: new Map(),
   request(name, { signal }, work) {
@@ -154,12 +154,12 @@ export const locks = navigator.locks ?? {
   },
 };
 
-/** Do `work` once a turn is free, unless `signal` ends the waiting. */
+/** Do `work` once a stream slot is free, unless `signal` aborts the wait. */
 function inTurn(signal, work) {
   const waits = new AbortController();
   signal.addEventListener("abort", () => waits.abort());
   const take = async () => {
-    if (waits.signal.aborted) return; // with another turn
+    if (waits.signal.aborted) return; // another slot was free first
     waits.abort();
     await work();
   };
@@ -167,7 +167,7 @@ function inTurn(signal, work) {
   return Promise.all(TURNS.map((turn) => locks.request(turn, { signal: waits.signal }, take).catch(ignore)));
 }
 
-/** Server-sent events of a body, as many at once as came at once. */
+/** Yields the server-sent events of a body, in lists that arrived together. */
 async function* eventsOf(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let parts = [];
@@ -175,7 +175,7 @@ async function* eventsOf(body) {
     const { done, value } = await reader.read();
     if (done) return;
     const end = value.lastIndexOf("\n\n");
-    // An event of megabytes comes in many pieces: they are joined once, at its end.
+    // A large event comes in many pieces. They are joined once, at its end.
     if (end < 0 && !(value.startsWith("\n") && parts.at(-1)?.endsWith("\n"))) {
       parts.push(value);
       continue;

@@ -1,4 +1,4 @@
-// The frame around every page: who is signed in, where one is, and what waits.
+// The frame around every page: the signed-in user, the navigation, and pending requests.
 import { onState, signIn, signOut, user } from "./api.js";
 import { Sign, waiting, watchApprovals } from "./waiting.js";
 import { PAGES } from "./pages.js";
@@ -17,7 +17,7 @@ function route() {
   return { page: PAGES.find((page) => page.name === name) ?? PAGES[0], rest };
 }
 
-/** One page that fails says so, and the others go on. */
+/** Shows a page's error. The other pages keep working. */
 class Kept extends Component {
   state = { error: null };
   componentDidCatch(error) {

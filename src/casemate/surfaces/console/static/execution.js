@@ -1,4 +1,4 @@
-// One run or step, live or over: what it writes and shows, how it ends, and its course.
+// One run or step, running or ended: its output and results, its outcome, and its timeline.
 import { call, stream } from "./api.js";
 import { Files } from "./files.js";
 import { Live, Lines } from "./live.js";
@@ -10,7 +10,7 @@ import { Do, Failed, duration, html, size, useEffect, useRef, useState, useStore
 
 const MOST_BLOCKS = 200;
 
-/** What a run has told so far, as blocks: lines of text, and results between them. Follows it until it is over. */
+/** A run's events so far, as blocks of text lines and of results. Follows the run until it ends. */
 function useEvents(run) {
   const [shown, show] = useState({ blocks: [], done: null, failed: null });
   useEffect(() => {
@@ -33,7 +33,7 @@ function useEvents(run) {
   return shown;
 }
 
-/** Whether a block came, or another is in its place: text goes to its lines, past every component. */
+/** Add an event. True if a block was added or replaced; more text goes straight to a block's lines. */
 function add(blocks, event) {
   const last = blocks.at(-1);
   const id = `${event.cursor}`;
@@ -71,7 +71,7 @@ function Outcome({ execution, error }) {
     ${cause ? html`<${Failed} error=${cause} />` : null}`;
 }
 
-/** `onOver` is called with the outcome once it is over. What is asked stands above what the program writes, which moves. */
+/** Calls `onOver` with the outcome when the run ends. Pending requests stand above the output, so they do not move. */
 export function Execution({ run, code = null, onOver = () => {}, isWhole = false }) {
   const { blocks, done, failed } = useEvents(run);
   const asked = [...useStore(waiting).values()].filter((request) => request.run === run);

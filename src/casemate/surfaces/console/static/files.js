@@ -1,10 +1,10 @@
-// Files of a session's workspace, or those that a run has left: listed, looked at, fetched, put there.
+// Lists, shows, downloads and uploads files of a session's workspace or a run's artifacts.
 import { call, download, upload } from "./api.js";
 import { Picture, Text, pictureType } from "./results.js";
 import { Dialog, Do, Failed, Table, brief, html, save, size, time, useAsked, useState, visible } from "./ui.js";
 
-const MOST_LOOKED_AT = 4 << 20; // bytes of a picture
-const MOST_TEXT = 200_000; // of a text
+const MOST_LOOKED_AT = 4 << 20; // bytes of a displayed picture
+const MOST_TEXT = 200_000; // bytes of a displayed text
 
 function Look({ name, load, onClose }) {
   const [found, error] = useAsked(load, [name]);
@@ -13,7 +13,7 @@ function Look({ name, load, onClose }) {
   return html`<${Dialog} title=${brief(name)} onClose=${onClose}><${Failed} error=${error} />${shown}</${Dialog}>`;
 }
 
-/** The beginning of a file: bytes of a picture, else text where it is text. */
+/** Read the beginning of a file: the bytes of a picture, else its text; null if it is not text. */
 async function read(args, length) {
   const limit = Math.min(length || 1, MOST_LOOKED_AT, 1_000_000);
   const pieces = [];
@@ -35,7 +35,7 @@ export function Files({ session = null, run = null }) {
   const [folder, go] = useState("");
   const [looked, look] = useState(null);
   const path = (name) => (folder ? `${folder}/${name}` : name);
-  const own = (row) => row.name.slice(folder && folder.length + 1); // rows have whole paths
+  const own = (row) => row.name.slice(folder && folder.length + 1); // rows have full paths
   const list = () => (run ? call("artifacts.list", { run }) : call("files.list", { session, path: folder || "." }));
   const [rows, error, again] = useAsked(list, [session, run, folder]);
   const load = (row) => () => read({ path: row.name, ...(run ? { run } : { session }) }, row.size);

@@ -1,5 +1,5 @@
-// Shows what a program gave as HTML, in an origin of its own that may fetch nothing and whose only script is this one.
-// What names an address is taken away all the same: a browser may look up a host's name for a link that nobody follows.
+// Shows a program's HTML in a separate origin, which may fetch nothing and runs only this script.
+// It removes addresses too: a browser may resolve the host name of a link before anyone clicks it.
 "use strict";
 const HTML = `a abbr article aside b blockquote br caption center cite code col colgroup dd del details dfn div dl dt em
   figcaption figure font footer h1 h2 h3 h4 h5 h6 header hr i img ins kbd li main mark ol p pre q s samp section small span

@@ -1,15 +1,15 @@
-// Text of a program as it comes: a bounded ring of lines, written once a frame, each line once. No component is rendered
-// for it. Of what a terminal would act upon, colours are kept; the rest is shown, or left out where it only moves things.
+// Live output of a program: a bounded ring of lines. New lines are written once per animation frame, without rendering a
+// component. Colors are applied, other terminal sequences are dropped, and other control characters are escaped.
 import { html, useEffect, useRef, visible } from "./ui.js";
 
 const MOST_LINES = 500;
 const MOST_LINE = 4000; // characters
-const MOST_WAITING = 2 << 20; // characters between two frames; older ones are left out
-// SGR (colours), other control sequences (ECMA-48, 5.4), strings such as titles and links (5.6), and single escapes.
+const MOST_WAITING = 2 << 20; // characters between two frames; older ones are dropped
+// SGR (colors), other control sequences (ECMA-48, 5.4), strings such as titles and links (5.6), and single escapes.
 const SEQUENCE = /\x1b\[([0-9;:]*)m|\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_ -/]?/g;
 const COLOURS = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"];
 
-/** `text` in pieces of one style each: `[text, class]`. `style` is what held before, and holds after. */
+/** Split `text` into pieces of one style: `[text, class]`. `style` holds the style before `text` and is updated. */
 export function styled(text, style) {
   const pieces = [];
   let from = 0;
@@ -37,7 +37,7 @@ function apply(codes, style) {
 
 const classOf = ({ colour, bold }) => `${colour ? `c-${colour}` : ""}${bold ? " bold" : ""}`.trim();
 
-/** Lines of one place on the page. `push` may be called before there is a place, and as often as text comes. */
+/** The lines of one element on the page. `push` works before `show` sets the element, and is cheap for small texts. */
 export class Lines {
   constructor() {
     this.waiting = [];
@@ -45,8 +45,8 @@ export class Lines {
     this.styles = { stdout: {}, stderr: {} };
     this.leftOut = 0;
     this.root = null;
-    this.line = null; // that is not ended yet
-    this.isBack = false; // what comes next is written over it
+    this.line = null; // the unfinished line
+    this.isBack = false; // the next text overwrites it, after a carriage return
     this.frame = 0;
   }
   push(name, text) {
@@ -84,7 +84,7 @@ export class Lines {
   }
   add(name, text, fresh) {
     const parts = text.split("\n");
-    // Of many lines at once only the last can stay: the others are not even made.
+    // Elements are made only for the last lines, which can stay.
     const skipped = Math.max(0, parts.length - 1 - MOST_LINES);
     if (skipped) {
       this.leftOut += skipped;
@@ -101,10 +101,10 @@ export class Lines {
       this.line.className = name;
       fresh.append(this.line);
     }
-    let end = text.length; // by hand: an expression would try each of many that do not end it anew
+    let end = text.length; // a loop, because a regular expression would be quadratic
     while (text[end - 1] === "\r") end--;
     const plain = text.slice(0, end);
-    const back = plain.lastIndexOf("\r"); // a progress bar writes over its line
+    const back = plain.lastIndexOf("\r"); // a progress bar overwrites its line
     if (back >= 0 || (this.isBack && plain)) this.line.textContent = "";
     this.isBack = plain !== text;
     const room = MOST_LINE - this.line.textContent.length;

@@ -1,5 +1,5 @@
-// The pages, in the order of the navigation: each is one file that exports a component as `Page`. It gets `rest`, what
-// follows its name in the address (`#/runs/abc` is the page "runs" with ["abc"]).
+// The pages, in the order of the navigation. Each file exports a component `Page`. Its `rest` is the list of parts after
+// the page's name in the address (`#/runs/abc` is the page "runs" with ["abc"]).
 export const PAGES = [
   { name: "approvals", title: "Approvals", load: () => import("./pages/approvals.js") },
   { name: "runs", title: "Runs and sessions", load: () => import("./pages/runs.js") },

@@ -1,4 +1,4 @@
-// What programs of a session serve, in a frame: each is an origin of its own, which the service gives a host name.
+// Shows a session's servers in frames. The service gives each a host name, so each has its own origin.
 import { call } from "./api.js";
 import { Do, Failed, html, useAsked, useState, visible } from "./ui.js";
 

@@ -1,14 +1,14 @@
-// One request that waits: exactly what would cross, and its answer.
+// One pending request: exactly what would cross the wall, and the controls to answer it.
 import { call } from "./api.js";
 import { Do, announce, brief, html, useLayoutEffect, useState, visible } from "./ui.js";
 
-const HELD = 500; // milliseconds in which nothing can be pressed that has just come to where it is
-const LARGE = 4000; // characters of a value that is folded up
-const ENDS_SHOWN = 300; // characters of its beginning and of its end, which stand there all the same
+const HELD = 500; // milliseconds before the buttons of a card that has just moved can be pressed
+const LARGE = 4000; // characters; larger values are folded
+const ENDS_SHOWN = 300; // characters shown of each end of a folded value
 const SCOPES = [["once", "once"], ["run", "until the run ends"], ["session", "until the session ends"]];
 const ENDS = [["", "for all of that"], ["60", "for a minute"], ["600", "for ten minutes"], ["3600", "for an hour"]];
 
-/** Answer a request, and say it where that came too late. */
+/** Answer a request, and announce whether the answer was in time. */
 export async function decide(request, allow, options = {}) {
   const taken = await call("approvals.decide", { request: request.id, allow, ...options });
   announce(taken ? `${allow ? "Allowed" : "Denied"}: ${brief(request.summary)}` : "Too late: it was answered elsewhere, or is over");
@@ -17,7 +17,7 @@ export async function decide(request, allow, options = {}) {
 const textOf = (value) => typeof value === "string" ? value : JSON.stringify(value, null, 1);
 const isLarge = (value) => textOf(value).length > LARGE;
 
-/** Whether a part of it is folded up: it is allowed by itself, once that was opened. */
+/** Whether a value is folded. Such a request can only be allowed singly, after opening the value. */
 export const isFolded = (request) => Object.values(request.arguments).some(isLarge);
 
 function Value({ value, onOpen }) {
@@ -33,7 +33,7 @@ function Value({ value, onOpen }) {
       <summary>All ${text.length} characters: open them before you allow it</summary>${shown}</details>`;
 }
 
-/** Fields for what an MCP server asks the user, by the JSON Schema of flat objects that MCP has for that. */
+/** Form fields for an MCP server's elicitation, by MCP's JSON Schema for flat objects. */
 function Fields({ schema, values, onChange }) {
   const set = (name, value) => onChange({ ...values, [name]: value });
   return Object.entries(schema.properties ?? {}).map(([name, one]) => {
@@ -63,7 +63,7 @@ function RuleOf({ request }) {
       <${Do} class="plain" onClick=${copy}>Copy it</${Do}>`;
 }
 
-/** Whether something has just come to its `place`: whoever presses there may have meant what was there before. */
+/** Whether an element has just moved to `place`. A click there may have been meant for the element before it. */
 function useHeld(place) {
   const [isHeld, hold] = useState(true);
   useLayoutEffect(() => {
@@ -74,7 +74,7 @@ function useHeld(place) {
   return isHeld;
 }
 
-/** `place`: where it stands, another whenever something above it comes or goes. */
+/** `place` is the card's position; it changes when a card above is added or removed. */
 export function Card({ request, place, selected = null, onSelect = null }) {
   const [terms, set] = useState({ scope: "once", expires: "", uses: "", reason: "" });
   const [content, fill] = useState({});

@@ -1,5 +1,5 @@
-// What a program shows, by its MIME type. Pictures are what their first bytes say, or are not shown. HTML goes into a frame
-// of an opaque origin (frame.html), in which nothing of the program runs and nothing is fetched.
+// A program's results, shown by MIME type. A picture's first bytes must have a known signature. HTML goes into a frame of
+// an opaque origin (frame.html), which runs none of the program's scripts and fetches nothing.
 import { Do, Json, html, save, size, useEffect, useRef, useState, visible } from "./ui.js";
 import { styled } from "./live.js";
 
@@ -9,21 +9,21 @@ const MAGIC = {
   "image/gif": [[0x47, 0x49, 0x46, 0x38]],
   "image/webp": [[0x52, 0x49, 0x46, 0x46]],
 };
-const MOST_TEXT = 200_000; // characters that are shown of a text
+const MOST_TEXT = 200_000; // characters shown of a text
 const MOST_HTML = 4 << 20;
 const MOST_SILENCE = 2000; // ms
-// The first that there is of a bundle is shown; the others can be chosen.
+// A bundle's first type in this order is shown; the others can be chosen.
 const ORDER = [
   ...Object.keys(MAGIC), "image/svg+xml", "text/html", "application/json", "text/latex", "text/markdown", "text/plain",
 ];
 
-/** The type of a picture by its first bytes; nothing for what is none of those that are shown. */
+/** The type of a picture by its first bytes; empty for any other type. */
 export function pictureType(bytes) {
   const begins = (magic) => magic.every((byte, at) => bytes[at] === byte);
   return Object.keys(MAGIC).find((type) => MAGIC[type].some(begins)) ?? "";
 }
 
-/** A picture from its bytes, as what it is. */
+/** A picture, with the type that its bytes have. */
 export function Picture({ bytes, name }) {
   const type = pictureType(bytes);
   const [address, set] = useState("");
@@ -45,13 +45,13 @@ function bytesOf(base64) {
   }
 }
 
-/** SVG as a picture: there it has no scripts and fetches nothing (SVG 2, section 2.2, secure static mode). */
+/** SVG in an `img`, which runs no scripts and fetches nothing (SVG 2, section 2.2, secure static mode). */
 function Svg({ text }) {
   const address = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(String(text).toWellFormed())}`;
   return html`<img class="picture" src=${address} alt="A drawing of the program's" />`;
 }
 
-/** `instead`: the text that is shown as long as the frame has not said how high it is. */
+/** Shows `instead` if the frame does not report its height in time. */
 function Frame({ text, instead }) {
   const own = useRef(null);
   const [isLate, setLate] = useState(false);
@@ -82,7 +82,7 @@ export function Text({ text }) {
   return html`<pre tabindex="0">${shown}${whole.length > MOST_TEXT ? `\n… ${whole.length - MOST_TEXT} more characters` : ""}</pre>`;
 }
 
-/** What a browser would show in a page of its own is fetched, and opened by whoever trusts it. */
+/** Content that a browser would open in a separate page is only offered as a download. */
 function Fetched({ type, bytes }) {
   const fetch = () => save(new Blob([bytes], { type: "application/octet-stream" }), `result.${type.split("/").at(-1)}`);
   return html`<${Do} onClick=${fetch}>Download ${type}, ${size(bytes.length)}</${Do}>`;

@@ -1,9 +1,9 @@
-// The course of an execution, as the rows of the record tell it: queue, start, approvals (its clock stands), calls of
-// tools, crossings, end.
+// The timeline of an execution, from the rows of the record: queue, start, approvals (they stop its clock), tool calls,
+// crossings, end.
 import { call } from "./api.js";
 import { Failed, brief, duration, html, useAsked } from "./ui.js";
 
-/** Phases of the rows of one run: `[name, what, from, to, class]`, times in seconds. */
+/** The phases of one run from its rows: `[name, what, from, to, class]`, times in seconds. */
 function phasesOf(rows, started) {
   const [intent, outcome] = ["intent", "outcome"].map((kind) => rows.find((row) => row.kind === kind));
   if (!intent) return [];

@@ -1,9 +1,9 @@
-// What pages are made of. Strangers' texts reach the page through text nodes alone, with what a screen would hide shown.
+// Building blocks of pages. Untrusted text enters the page only as text nodes, with invisible characters made visible.
 import { Component, html, render, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
 
 export { Component, html, render, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState };
 
-// As casemate/visible.py has it (SPECIAL).
+// The same as SPECIAL in casemate/visible.py.
 const HIDDEN =
   /[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\u{13430}-\u{1343f}\u{1bca0}-\u{1bca3}\u{1d159}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}](?<![\xa9\xae\u203c\u2049\u2122-\u27bf\u2934\u2935\u2b00-\u2bff\u3030\u303d\u3297\u3299\u{1f000}-\u{1faff}]\ufe0f)(?!(?<=[0-9#*]\ufe0f)\u20e3)(?!(?<=[\xa9\xae\u203c\u2049\u2122-\u27bf\u2934\u2935\u2b00-\u2bff\u3030\u303d\u3297\u3299\u{1f000}-\u{1faff}\ufe0f]\u200d)[\xa9\xae\u203c\u2049\u2122-\u27bf\u2934\u2935\u2b00-\u2bff\u3030\u303d\u3297\u3299\u{1f000}-\u{1faff}])(?!(?<=[\u0620-\u0dff][\u200c\u200d])[\u0620-\u0dff])/gu;
 
@@ -13,13 +13,13 @@ function escaped(character) {
   return `\\${digits[0]}${number.toString(16).padStart(digits[1], "0")}`;
 }
 
-/** `value` as text, with everything shown that a screen would act upon or hide. */
+/** `value` as text, with control and invisible characters escaped. */
 export function visible(value) {
   const text = typeof value === "string" ? value : value == null ? "" : JSON.stringify(value) ?? "";
   return text.replace(HIDDEN, escaped);
 }
 
-/** The same on one line, of at most `most` characters. */
+/** `visible(value)` on one line, cut to `most` characters. */
 export function brief(value, most = 120) {
   const text = visible(value).replace(/\s+/g, " ");
   return text.length > most ? `${text.slice(0, most)}…` : text;
@@ -41,26 +41,26 @@ export function size(bytes) {
   return step ? `${(bytes / 1024 ** step).toFixed(1)} ${["", "K", "M", "G", "T"][step]}iB` : `${bytes} B`;
 }
 
-/** Have the browser keep `blob` as a file. */
+/** Have the browser save `blob` as a file. */
 export function save(blob, name) {
   const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(blob), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
 
-/** Says something to who does not look: it is read out, and shown for a while. */
+/** Announce a text: screen readers read it out, and the page shows it for a while. */
 export function announce(text) {
   dispatchEvent(new CustomEvent("casemate-said", { detail: visible(text) }));
 }
 
-/** The state of a store, and again when that changes. */
+/** Use a store's value, and render again when it changes. */
 export function useStore(store) {
   const [value, set] = useState(store.value);
   useEffect(() => store.watch(set), [store]);
   return value;
 }
 
-/** A value that many look at. */
+/** A value with watchers. */
 export class Store {
   constructor(value) {
     this.value = value;
@@ -77,7 +77,7 @@ export class Store {
   }
 }
 
-/** What `load` gives, asked for again when `again` is called; `[value, error, again]`. */
+/** Use the result of `load`: `[value, error, again]`. Calling `again` loads it again. */
 export function useAsked(load, inputs) {
   const [found, set] = useState([undefined, null]);
   const last = useRef(0);
@@ -100,7 +100,7 @@ export function Failed({ error }) {
     ${visible(error.message)}${error.remediation ? html`<br /><small>${visible(error.remediation)}</small>` : null}</p>`;
 }
 
-/** A button that is not to be pressed again until `onClick` is done; what that raises is shown beside it. */
+/** A button that is disabled until `onClick` is done. Shows its error beside it. */
 export function Do({ onClick, children, ...rest }) {
   const [state, set] = useState({ busy: false, error: null });
   const isThere = useRef(true);
@@ -116,7 +116,7 @@ export function Do({ onClick, children, ...rest }) {
     <${Failed} error=${state.error} />`;
 }
 
-/** Rows with a name for each column: `columns` is `[[title, (row) => content], ...]`; `href(row)` leads to one. */
+/** A table. `columns` is `[[title, (row) => content], ...]`; `href(row)` is a row's link. */
 export function Table({ columns, rows, empty, label, keyOf = (row, index) => index, href = null, mark = () => "" }) {
   if (!rows.length) return html`<p class="empty">${empty}</p>`;
   const first = (row, shown) => (href ? html`<a href=${href(row)}>${shown}</a>` : shown);
@@ -127,7 +127,7 @@ export function Table({ columns, rows, empty, label, keyOf = (row, index) => ind
     </tr>`)}</tbody></table></div>`;
 }
 
-/** Something that is asked about before anything else is done. */
+/** A modal dialog. */
 export function Dialog({ title, onClose, children }) {
   const own = useRef(null);
   useEffect(() => {
@@ -143,7 +143,7 @@ export function Dialog({ title, onClose, children }) {
 }
 
 const MOST_CHILDREN = 200;
-/** A JSON value, opened as far as somebody looks. */
+/** A JSON value as a tree. Children are rendered when the user opens them. */
 export function Json({ value, name = null, open = false }) {
   const [isOpen, set] = useState(open);
   const label = name === null ? null : html`<span class="name">${brief(name)}: </span>`;

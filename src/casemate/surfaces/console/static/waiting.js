@@ -1,13 +1,13 @@
-// What waits for an answer, wherever one is in the console: on the page, in the title, as a sound.
+// Signals pending requests on every page of the console: in the page, in its title and icon, and by a sound.
 import { locks, stream } from "./api.js";
 import { Store, announce, brief, html, useEffect, useState } from "./ui.js";
 
-/** Requests by their id, the oldest first. */
+/** Pending requests by id, oldest first. */
 export const waiting = new Store(new Map());
 const SOUND = "casemate sound";
 let audio = null;
 
-/** Follow what comes to wait, until the function that this returns is called. One tab does so for all of them. */
+/** Follow pending requests until the returned function is called. One tab does it for all tabs. */
 export function watchApprovals() {
   const name = `casemate approvals ${location.pathname}`;
   const [over, others] = [new AbortController(), new BroadcastChannel(name)];
@@ -68,7 +68,7 @@ function play() {
   }
 }
 
-/** Whether requests are heard; a browser lets a page sound only once somebody has done something on it. */
+/** Switches the sound on or off. A browser allows sound only after the user has used the page. */
 export function Sign() {
   const [isOn, set] = useState(localStorage.getItem(SOUND) === "on");
   useEffect(() => {

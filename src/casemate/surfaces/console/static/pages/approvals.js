@@ -1,16 +1,16 @@
-// What waits for an answer, the oldest first.
+// Pending requests, oldest first.
 import { call } from "../api.js";
 import { Card, decide, isFolded } from "../request.js";
 import { Dialog, Do, announce, html, useState, useStore } from "../ui.js";
 import { waiting } from "../waiting.js";
 
-const MOST_SHOWN = 50; // the others come up as these are answered
+const MOST_SHOWN = 50; // the others follow as these are answered
 
 export function Page() {
   const requests = [...useStore(waiting).values()];
   const [selected, select] = useState(new Set());
   const [isAsked, ask] = useState(false);
-  const shown = requests.slice(0, MOST_SHOWN); // what nobody sees cannot be chosen
+  const shown = requests.slice(0, MOST_SHOWN); // requests that are not shown cannot be selected
   const chosen = shown.filter((request) => selected.has(request.id));
   const toggle = (id) => select((known) => new Set(known.has(id) ? [...known].filter((one) => one !== id) : [...known, id]));
   const seen = chosen.filter((request) => !isFolded(request));

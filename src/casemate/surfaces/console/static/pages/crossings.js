@@ -1,9 +1,9 @@
-// What programs used of the world outside, and were refused; and the rules that would allow it.
+// The crossings of programs, the refusals, and the rules that would allow them.
 import { call } from "../api.js";
 import { Do, Failed, Table, announce, brief, html, save, time, useAsked, useState, visible } from "../ui.js";
 
 const SINCE = [["Last hour", 3600], ["Last day", 86400], ["Last week", 7 * 86400], ["All", null]];
-const MOST_SHOWN = 100; // programs; the filters find the others
+const MOST_SHOWN = 100; // programs; use the filters to find others
 const COLUMNS = [
   ["What", (use) => html`<code>${visible(use.name)}</code>`],
   ["Kind", (use) => use.kind],

@@ -1,8 +1,8 @@
-// How the service is: what goes on now, the last hour, its limits, and what this machine offers.
+// The service's health: current load, the last hour, its limits, and what this machine offers.
 import { call } from "../api.js";
 import { Failed, Table, duration, html, size, time, useAsked, useEffect, useRef, visible } from "../ui.js";
 
-const EVERY = 5000; // milliseconds between two looks, while somebody looks
+const EVERY = 5000; // milliseconds between updates of a visible page
 const STATUSES = [["ok", "--good"], ["failed", "--bad"], ["timeout", "--wait"], ["out_of_memory", "--wait"], ["denied", "--link"]];
 const DRAWN = [
   ["Executions a minute", STATUSES.map(([status, color]) => [status, color, (one) => one.by_status[status] ?? 0]), String],
@@ -11,7 +11,7 @@ const DRAWN = [
   ["Most memory of one", [["memory", "--link", (one) => one.peak_memory]], size],
 ];
 
-/** What `load` gives, and again every so often while somebody looks. */
+/** Use the result of `load`, loaded again every `every` milliseconds while the page is visible. */
 function useLooked(load, every) {
   const [value, error, again] = useAsked(load, []);
   useEffect(() => {
@@ -56,7 +56,7 @@ function Chart({ title, series, shown, minutes }) {
     const draw = async () => {
       const uPlot = await loadPlot();
       if (isOver) return;
-      const color = (name) => { // as the scheme has it now: a canvas knows no variables
+      const color = (name) => { // the current scheme's color: a canvas knows no CSS variables
         place.current.style.color = `var(${name})`;
         return getComputedStyle(place.current).color;
       };

@@ -1,10 +1,10 @@
-// The record: its rows, whether it is whole, and evidence of a run.
+// The record: its rows, its verification, and evidence of a run.
 import { call, download } from "../api.js";
 import { Do, Failed, Json, announce, brief, html, save, time, useAsked, useState, visible } from "../ui.js";
 
 const KINDS = ["intent", "outcome", "request", "decision", "crossing", "session", "queue", "signature", "anchor", "definition"];
 const AT_ONCE = 100; // rows
-const MOST = 1000; // of one answer
+const MOST = 1000; // of one response
 const NOTHING = { kind: "", run: "", since: "" };
 
 export function Page({ rest }) {

@@ -1,13 +1,13 @@
-// Runs and sessions: what goes on and what is over, one of them, and new ones.
+// Runs and sessions: lists of current and ended ones, a single one, and new ones.
 import { call, stream } from "../api.js";
 import { Execution, endingClass } from "../execution.js";
 import { Dialog, Do, Failed, Table, brief, duration, html, time, useAsked, useEffect, useState, visible } from "../ui.js";
 import { Session } from "./session.js";
 
-const SOON = 250; // milliseconds in which what happens is one reason to look again
+const SOON = 250; // milliseconds: all events within are one reason to load again
 const LANGUAGES = ["python", "node", "shell"];
 
-/** `again` soon after anything came to be on record; and once this is told, for what came before. */
+/** Calls `again` soon after the record gets a row, and once the stream connects, for rows before that. */
 export function useNews(again) {
   useEffect(() => {
     let timer = 0;
@@ -99,7 +99,7 @@ function All() {
     ${dialog === "session" ? html`<${Open} onClose=${() => show(null)} />` : null}`;
 }
 
-/** The code of a run, which the record has: the run itself is known by its handle alone. */
+/** The code of a run, from the record: the run's own operations do not return it. */
 export async function codeOf(run) {
   const rows = await call("audit.tail", { run, kind: "intent", limit: 1 });
   return rows[0]?.detail.code ?? "";

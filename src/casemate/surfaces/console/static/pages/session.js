@@ -1,4 +1,4 @@
-// One session: its steps with what they show, a prompt for the next, its variables and files.
+// One session: its steps and their results, a prompt for the next step, its variables and files.
 import { call } from "../api.js";
 import { Execution } from "../execution.js";
 import { Files } from "../files.js";
@@ -6,7 +6,7 @@ import { Previews } from "../previews.js";
 import { Dialog, Do, Failed, Json, Table, brief, html, useAsked, useRef, useState, visible } from "../ui.js";
 import { codeOf, useNews } from "./runs.js";
 
-const MOST_STEPS = 20; // the last ones; the others are among the runs
+const MOST_STEPS = 20; // the latest steps; the page of runs lists the others
 
 function Step({ run, known, onOver }) {
   const [code] = useAsked(() => (known === undefined ? codeOf(run) : Promise.resolve(known)), [run]);
