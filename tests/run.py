@@ -162,16 +162,17 @@ def main(arguments: list[str]) -> int:
 
 
 def run_outside() -> int:
-    """Jupyter's tests of kernels, and MCP's conformance suite in both roles."""
+    """Jupyter's tests of kernels, MCP's conformance suite in both roles, and the documentation site."""
     from tests.outside import environments
 
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.environ["PATH"] = f"{ROOT}/.venv/bin:{os.environ['PATH']}"
     outcome = Outcome()
     alone = ["--noconftest", "-q", "-o", "addopts=", "-W", "ignore"]  # it has none of what our tests stand on
+    ours = ["-q", "--all", "--outside", "tests/outside", "--ignore=tests/outside/test_kernels.py"]
     for name, program, arguments in (
         ("Jupyter's tests of kernels", environments.kernels(), [*alone, "tests/outside/test_kernels.py"]),
-        ("MCP's conformance suite", Path(sys.executable), ["-q", "--all", "--outside", "tests/outside", *_NOT_KERNELS]),
+        ("MCP's conformance suite, and the site", Path(sys.executable), ours),
     ):
         say(name)
         began = time.monotonic()
@@ -179,9 +180,6 @@ def run_outside() -> int:
         outcome.stages[name] = time.monotonic() - began
         outcome.failed += [name] * bool(done.returncode)
     return outcome.report()
-
-
-_NOT_KERNELS = ["--ignore=tests/outside/test_kernels.py"]
 
 
 def _take_value(arguments: list[str], option: str) -> str | None:
