@@ -101,6 +101,7 @@ Types such as `Name`, `Names`, `Path`, `Port` and `Seconds` are plain values: `s
 """
 _OF_THIS_PROCESS = {"approvals": "open", "packages": "prepare"}  # public methods that a service does not offer
 _INTERNAL = {"Session": "show_packages record_open", "Run": "end forget", "Inject": "as_json read"}
+_FUNCTIONS = ("allow_all", "widget")
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises):$", re.MULTILINE)
 
 
@@ -111,8 +112,8 @@ def python_page() -> str:
     classes = [one for one in public if isinstance(one[1], type) and one not in errors]
     sections = [_class_section(name, cls, _methods_of(name, cls)) for name, cls in classes]
     sections += [_class_section(*part) for part in _parts()]
-    sections.append("## Functions\n\n" + _routine("allow_all", casemate.allow_all))
-    sections.append(_routine("widget", casemate.widget))
+    functions = [_marked(f"casemate.{name}", [], _routine(name, getattr(casemate, name))) for name in _FUNCTIONS]
+    sections += ["## Functions\n", *functions]
     sections.append("## Errors\n")
     sections += [_class_section(name, cls, [], "###") for name, cls in errors]
     return "\n".join([_BEGIN_PYTHON, *sections])
@@ -136,6 +137,11 @@ def _methods_of(name: str, cls: type) -> list[str]:
     return [one for kind in kinds for one in vars(kind) if not one.startswith("_") and one not in internal]
 
 
+def _marked(place: str, names: Sequence[str], text: str) -> str:
+    """Between marks: there, packaging/site_pages.py has mkdocstrings write the object and its members."""
+    return "\n".join([" ".join(["<!-- docstrings:", place, *names, "-->"]), text, "<!-- end -->\n"])
+
+
 def _class_section(name: str, cls: type, names: Sequence[str], level: str = "##") -> str:
     """The section of a class: docstring, fields, properties, methods."""
     lines = [f"{level} `{name}`\n", _markdown(inspect.getdoc(cls) or ""), ""]
@@ -151,7 +157,10 @@ def _class_section(name: str, cls: type, names: Sequence[str], level: str = "##"
     for one, member in members.items():
         if isinstance(member, staticmethod | classmethod) or inspect.isfunction(member):
             lines.append(_routine(one, getattr(cls, one), f"{name}."))
-    return "\n".join(lines)
+    shown = [one for one, member in members.items() if not inspect.ismemberdescriptor(member)]
+    if name in dir(casemate):
+        return _marked(f"casemate.{name}", shown, "\n".join(lines))
+    return "\n".join([lines[0], _marked(f"{cls.__module__}.{cls.__qualname__}", shown, "\n".join(lines[1:]))])
 
 
 def _routine(name: str, routine: Callable[..., Any], owner: str = "") -> str:

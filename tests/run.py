@@ -162,16 +162,17 @@ def main(arguments: list[str]) -> int:
 
 
 def run_outside() -> int:
-    """Run Jupyter's kernel tests, and MCP's conformance suite for clients and servers."""
+    """Run Jupyter's kernel tests, MCP's conformance suite for clients and servers, and the site's checks."""
     from tests.outside import environments
 
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.environ["PATH"] = f"{ROOT}/.venv/bin:{os.environ['PATH']}"
     outcome = Outcome()
     alone = ["--noconftest", "-q", "-o", "addopts=", "-W", "ignore"]  # this environment lacks our tests' dependencies
+    ours = ["-q", "--all", "--outside", "tests/outside", "--ignore=tests/outside/test_kernels.py"]
     for name, program, arguments in (
         ("Jupyter's tests of kernels", environments.kernels(), [*alone, "tests/outside/test_kernels.py"]),
-        ("MCP's conformance suite", Path(sys.executable), ["-q", "--all", "--outside", "tests/outside", *_NOT_KERNELS]),
+        ("MCP's conformance suite, and the site", Path(sys.executable), ours),
     ):
         say(name)
         began = time.monotonic()
@@ -179,9 +180,6 @@ def run_outside() -> int:
         outcome.stages[name] = time.monotonic() - began
         outcome.failed += [name] * bool(done.returncode)
     return outcome.report()
-
-
-_NOT_KERNELS = ["--ignore=tests/outside/test_kernels.py"]
 
 
 def _take_value(arguments: list[str], option: str) -> str | None:

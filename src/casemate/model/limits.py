@@ -140,11 +140,10 @@ class _Given:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Limits(_Given):
-    """How much one execution may use; every field is kept as a plain number. Limits that you do not give have their
-    defaults, and narrow nothing.
+    """How much one execution may use.
 
-    Args:
-        **limits: See :class:`casemate.model.limits.LimitOptions`.
+    The arguments are those of :class:`casemate.model.limits.LimitOptions`. Every field is a plain number. A limit that
+    you do not give has its default, and narrows nothing.
 
     Raises:
         InvalidArgument: It names the field.
