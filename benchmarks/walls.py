@@ -22,6 +22,7 @@ from casemate.sessions.session import Session
 
 _ONE_SHOT = {"landlock": Goal(times=1.3), "docker": Goal(times=3.0)}
 _STEP = {"landlock": Goal(times=1.2), "docker": Goal(times=2.0)}
+_DOCKER_RUN = ("docker", "run", "--rm", "--network=none", "--entrypoint=python3", "casemate", "-c", "pass")
 _GAP = 0.3  # seconds to make another ready cell: a container takes 0.25 s
 
 
@@ -47,6 +48,8 @@ async def _measure(run: measure.Run, folder: Path) -> None:
             for name in sessions:
                 await asyncio.sleep(_GAP)
                 shots[name].append(await _one_shot(walls[name]))
+            if walls["docker"]:
+                shots.setdefault("docker run", []).append(await _docker_run())
     run.compare("a Python one-shot", [Series(name, tuple(taken), _ONE_SHOT.get(name)) for name, taken in shots.items()])
     run.compare("a step", [Series(name, tuple(taken), _STEP.get(name)) for name, taken in steps.items()])
 
@@ -69,6 +72,13 @@ async def _one_shot(sandbox: Sandbox | None) -> float:
     assert sandbox is not None
     began = time.perf_counter()
     await sandbox.run("pass")
+    return time.perf_counter() - began
+
+
+async def _docker_run() -> float:
+    began = time.perf_counter()
+    bare = await asyncio.create_subprocess_exec(*_DOCKER_RUN)
+    assert await bare.wait() == 0
     return time.perf_counter() - began
 
 

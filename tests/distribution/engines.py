@@ -132,6 +132,16 @@ def _built(folder: Path) -> Iterator[Docker]:
 def make_base(folder: Path, engine: Docker, name: str) -> None:
     """Import a small Debian that has this machine's certificates and settings of pip."""
     root = folder / "base"
+    debootstrap(root)
+    with subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE) as tar:
+        subprocess.run(
+            ["docker", "import", "-", name], env=engine.environ, stdin=tar.stdout, capture_output=True, check=True
+        )
+    shutil.rmtree(root)
+
+
+def debootstrap(root: Path) -> None:
+    """Unpack a small Debian that has this machine's certificates and settings of pip. Raises ``NoEngine``."""
     done = subprocess.run([*_DEBOOTSTRAP, str(root)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise NoEngine(f"debootstrap does not work here: {done.stdout[-600:]}{done.stderr[-600:]}")
@@ -139,11 +149,6 @@ def make_base(folder: Path, engine: Docker, name: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         shutil.copy("/etc/pip.conf", root / "etc")
     subprocess.run(["chroot", root, "update-ca-certificates"], capture_output=True, check=True)
-    with subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE) as tar:
-        subprocess.run(
-            ["docker", "import", "-", name], env=engine.environ, stdin=tar.stdout, capture_output=True, check=True
-        )
-    shutil.rmtree(root)
 
 
 def podman(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
