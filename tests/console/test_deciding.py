@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -54,20 +55,21 @@ def test_a_request_says_who_asks_which_line_what_is_new_and_until_when(page: Pag
     session = call(daemon, "sessions.open")["session"]
     run = ask(daemon, session, "twice")
     card = page.get_by_role("article")
-    card.get_by_text("new: never seen before").wait_for()
+    card.locator(".new").wait_for()
     asker = card.locator(".asker")
     asker.get_by_role("link", name="import time").wait_for()  # it has no name
     asker.get_by_text("The program says line 3:").wait_for()
     assert "answer = get_ipython().getoutput('echo twice')" in asker.last.inner_text()
     assert card.locator("pre.subject").inner_text() == "echo twice"
     assert re.fullmatch(r"waits 0:\d\d · denied by itself in [45]:\d\d", card.get_by_role("timer").inner_text())
+    until(page.get_by_role("button", name="Deny", exact=True).is_enabled)
     page.keyboard.press("d")
     card.wait_for(state="detached")
     call(daemon, "runs.wait", run=run)
     ask(daemon, session, "twice")
     asker.get_by_text("line 3").wait_for()
     until(page.get_by_role("button", name="Deny", exact=True).is_enabled)
-    assert card.get_by_text("new: never seen before").count() == 0
+    assert card.locator(".new").count() == 0
     page.get_by_role("link", name="Runs and sessions").click()
     page.get_by_role("region", name="Sessions").get_by_text("waits for your answer").wait_for()
     assert "busy" not in page.get_by_role("region", name="Sessions").inner_text()
@@ -79,6 +81,10 @@ def test_the_next_request_stands_where_the_last_one_stood_and_has_the_focus(page
     sessions = [call(daemon, "sessions.open")["session"] for _ in range(3)]
     runs = [ask(daemon, session, str(number)) for number, session in enumerate(sessions)]
     subject, places = page.locator("pre.subject"), []
+
+    def is_over(number: int) -> bool:
+        return subject.count() == 0 or subject.inner_text() != f"echo {number}"
+
     for number in range(3):
         page.locator("pre.subject", has_text=f"echo {number}").wait_for()
         until(page.get_by_role("button", name="Allow once", exact=True).is_enabled)
@@ -86,9 +92,9 @@ def test_the_next_request_stands_where_the_last_one_stood_and_has_the_focus(page
         places.append([page.get_by_role("button", name=name, exact=True).bounding_box() for name in names])
         assert number == 0 or page.evaluate("document.activeElement.matches('article')")
         page.keyboard.press("a" if number < 2 else "d")
-        until(lambda shown=f"echo {number}": subject.count() == 0 or subject.inner_text() != shown)
+        until(partial(is_over, number))
     assert places == [places[0]] * 3
-    assert page.evaluate("document.activeElement.tagName") == "H1"
+    until(lambda: page.evaluate("document.activeElement.tagName") == "H1")
     ended = [call(daemon, "runs.wait", run=run)["execution"] for run in runs]
     assert [one["stdout"] for one in ended] == ["['0']\n", "['1']\n", ""]
     for session in sessions:
@@ -127,6 +133,17 @@ def test_texts_of_a_request_are_text_and_no_argument_of_a_program_is_folded(page
     assert "says line" not in text
     assert card.locator("img").count() == 0
     assert page.evaluate("window.hacked") is None
+    page.evaluate(PUT, [[]])
+
+
+def test_an_agent_without_a_name_has_the_one_that_its_client_gives_itself(page: Page) -> None:
+    page.evaluate(PUT, [["first"]])
+    page.evaluate("""async () => {
+      const { waiting } = await import(new URL('waiting.js', document.baseURI).href);
+      const [[, request]] = waiting.value;
+      waiting.set(new Map([['x', {...request, id: 'x', caller: `agent:mcp:${'0'.repeat(16)}:user <b>`}]]));
+    }""")
+    page.locator(".asker").get_by_text("which calls itself “user <b>”").wait_for()
     page.evaluate(PUT, [[]])
 
 

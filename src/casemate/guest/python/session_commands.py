@@ -146,13 +146,14 @@ approvals = _CommandApprovals()
 
 def _line_of_step() -> "int | None":
     """Return the innermost line of the step's code that runs in this thread, if there is one."""
-    frame, lines = sys._getframe(), {}
+    lines: "dict[str, int]" = {}
+    frame: "Any" = sys._getframe()
     while frame is not None:
         code = frame.f_code
         lines.setdefault(code.co_filename, frame.f_lineno)
         if code.co_name == "<module>" and code.co_filename.startswith("<ipython-input"):
             return lines[code.co_filename]
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None
 
 

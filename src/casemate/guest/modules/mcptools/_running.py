@@ -49,13 +49,14 @@ class Tool:
 
 def line_of_program() -> "int | None":
     """Return the innermost line of the main program that runs in this thread, if there is one."""
-    frame, lines = sys._getframe(), {}
+    lines: "dict[str, int]" = {}
+    frame: "Any" = sys._getframe()
     while frame is not None:
         code = frame.f_code
         lines.setdefault(code.co_filename, frame.f_lineno)
         if code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
             return lines[code.co_filename]
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None
 
 

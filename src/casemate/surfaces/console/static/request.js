@@ -106,6 +106,13 @@ function RuleOf({ request }) {
       <${Do} class="plain" onClick=${copy}>Copy it</${Do}>`;
 }
 
+/** An agent by its name; an MCP client without one by the name that it gives itself, after 16 random digits. */
+function Agent({ caller }) {
+  const own = /^agent:mcp:[0-9a-f]{16}(?::(.*))?$/.exec(caller);
+  if (!own) return html`<strong>${visible(caller) || "this application"}</strong>`;
+  return own[1] ? html`an agent, <span class="soft">which calls itself</span> “${brief(own[1], 60)}”` : "an agent without a name";
+}
+
 /** Who asks, as the host knows it; and the line that asks, whose number only the program says. */
 function Asker({ request: { caller, session, run, line } }) {
   const [code] = useAsked(() => codeOf(run), [run]);
@@ -115,7 +122,7 @@ function Asker({ request: { caller, session, run, line } }) {
   return html`<p class="asker">
       ${session ? html`Session <a href=${`#/runs/session/${encodeURIComponent(session)}`}>${name || brief(session, 12)}</a>`
         : html`Run <a href=${`#/runs/${encodeURIComponent(run)}`}><code>${label || brief(run, 12)}</code></a>`}
-      ${" "}of <strong>${visible(caller) || "this application"}</strong></p>
+      ${" "}of <${Agent} caller=${caller} /></p>
     ${asking ? html`<p class="asker"><span class="soft">The program says line ${line}:</span> <code>${brief(asking, 200)}</code></p>` : null}`;
 }
 
@@ -160,7 +167,7 @@ export function Card({ request, place }) {
   };
   return html`<article class="card request" tabindex="-1" aria-label=${brief(`${kind}: ${summary}`)}>
     <div class="asks">
-      <h2><${Kind} kind=${kind} />${isSeen === false ? html` <strong class="new">new: never seen before</strong>` : null}</h2>
+      <h2><${Kind} kind=${kind} />${isSeen === false ? html` <strong class="new">new<span class="hidden">: never seen before</span></strong>` : null}</h2>
       <${Asker} request=${request} />
       <${Value} subject=${subject} value=${told.length === 1 ? given[told[0]] : subject} onOpen=${() => note(new Set([...opened, told[0]]))} />
       ${request.state === "withdrawn" ? html`<p class="soft">

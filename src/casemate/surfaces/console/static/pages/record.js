@@ -58,7 +58,7 @@ function Rows({ rows, onRun }) {
       <td>${brief(row.namespace, 40)}</td><td><${Detail} ...${row} /></td></tr>`)}</tbody></table></div>`;
 }
 
-const by = ({ by: who, note, reason }) => `${who ? ` by ${who}` : ""}${note ? `, ${note}` : ""}${reason ? `: ${reason}` : ""}`;
+const by = ({ by: who, note, reason }) => `${who && who !== "queue" ? ` by ${who}` : ""}${note ? `, ${note}` : ""}${reason ? `: ${reason}` : ""}`;
 const crossed = {
   tool: ({ server, tool, outcome, seconds }) => `called ${server}.${tool}: ${outcome}, after ${duration(seconds)}`,
   files: ({ action, path }) => `${action} ${path} on the host`,
