@@ -40,6 +40,7 @@ function subjectOf({ kind, summary, server, tool, arguments: given }) {
   if (kind === "host" && Array.isArray(given.argv)) return [given.argv.map(word).join(" "), ["argv"]];
   if (kind === "egress" && "host" in given) return [`${given.host}:${given.port}`, ["host", "port"]];
   if (kind === "tool") return [`${server}.${tool}`, []];
+  if (kind === "files" && summary.endsWith(` ${given.folder}`)) return [summary, ["folder"]];
   if (kind === "package" && Array.isArray(given.packages)) return [given.packages.join("\n"), ["packages"]];
   return [summary, []];
 }

@@ -74,7 +74,8 @@ function Review({ session, isBusy }) {
   };
   const discard = () => call("sessions.discard", { session }).then(again);
   return html`<section class="card"><h2>Changes that are not applied</h2>
-    <ul>${found.changes.map((one) => html`<li>${one.kind} <code>${visible(one.path)}</code> ${visible(one.refused || one.conflict)}</li>`)}</ul>
+    <ul>${found.changes.map((one) => html`<li>${one.kind} <code>${visible(one.path)}</code> 
+      <small>${[one.is_binary ? "binary" : "", one.left_out && `lines not shown: ${one.left_out}`, one.refused, one.conflict].filter(Boolean).map(visible).join("; ")}</small></li>`)}</ul>
     ${found.changes.filter((one) => one.diff).map((one) => html`<${Diff} text=${`=== ${one.path}\n${one.diff}`} />`)}
     ${outcome && html`<p role="status">${outcome}</p>`}
     <div class="row"><${Do} class="allow" onClick=${apply}>Apply</${Do}><${Do} class="deny" onClick=${discard}>Discard</${Do}></div></section>`;
@@ -83,7 +84,9 @@ function Review({ session, isBusy }) {
 export function Session({ session }) {
   const load = async () => {
     const [sessions, runs] = await Promise.all([call("sessions.list"), call("runs.list", { filters: { session: [session] } })]);
-    const state = sessions.find((one) => one.session === session || one.name === session);
+    const open = sessions.find((one) => one.session === session || one.name === session);
+    // Looking at variables, files and changes makes a session busy, too: only a run counts.
+    const state = open && { ...open, is_busy: open.is_busy && runs.some((run) => run.status !== "done") };
     return { state, runs, name: await nameOf(state?.session ?? session).catch(() => "") };
   };
   const [found, error, again] = useAsked(load, [session]);
@@ -92,7 +95,10 @@ export function Session({ session }) {
   useNews(again);
   const state = found?.state;
   const runs = [...new Set([...(found?.runs.map((run) => run.run) ?? []), ...started.keys()])].slice(-MOST_STEPS);
-  const over = () => next((known) => known + 1);
+  const over = () => {
+    next((known) => known + 1);
+    again();
+  };
   return html`<p><a href="#/runs">All sessions</a> · session <code>${found?.name || brief(session, 40)}</code>
       ${state ? html` · ${state.language} · <${Doing} state=${state} />` : null}
       ${found && !state ? html` · <span class="bad">closed</span>` : null}</p>
