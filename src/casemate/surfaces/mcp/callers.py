@@ -247,7 +247,7 @@ class Callers:
     def of(self, context: ServerRequestContext[Any, Any]) -> Caller:
         """The caller of one request."""
         request, backend = context.request, self._backend
-        told = None if request or self._known else context.session.client_params
+        told = None if request is not None or self._known else context.session.client_params
         if told is not None:  # for people: a client may say anything
             self._process += f":{plain(told.client_info.name)[:_MOST_NAME]}"
         name = self._name(request, has_sessions=context.protocol_version not in MODERN_PROTOCOL_VERSIONS)
