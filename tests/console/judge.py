@@ -15,7 +15,8 @@ from tests.support.loopback import answer, serving
 READS = {
     "approvals/events", "approvals/propose", "artifacts/list", "artifacts/read", "audit/chart", "audit/crossings",
     "audit/events", "audit/propose", "audit/tail", "doctor", "files/list", "files/read", "runs/get", "runs/list",
-    "runs/stream", "sessions/get", "sessions/list", "sessions/previews", "sessions/variables", "set_limits", "stats",
+    "runs/stream", "sessions/diff", "sessions/get", "sessions/list", "sessions/previews", "sessions/variables",
+    "set_limits", "stats",
 }  # fmt: skip
 # Two frames after a picture has failed: by then what acts when it is parsed, loaded or not found has acted.
 _SETTLE = """() => new Promise((done) => { const image = new Image();

@@ -135,7 +135,7 @@ CLIPBOARD = ["clipboard-read", "clipboard-write"]
 def test_rules_are_proposed_from_what_was_used_and_refused_and_saved(page: Page, daemon: Daemon) -> None:
     session = call(daemon, "sessions.open")["session"]
     run = call(daemon, "runs.start", code=CROSSES, session=session)["run"]
-    for kind, button in (("shell", "Allow"), ("egress", "Deny")):
+    for kind, button in (("shell", "Allow once"), ("egress", "Deny")):
         card = page.get_by_role("article", name=f"{kind}:")
         card.get_by_role("button", name=button, exact=True).click()
     assert "refused" in call(daemon, "runs.wait", run=run)["execution"]["stdout"]
@@ -224,19 +224,22 @@ def test_an_answer_holds_as_long_and_says_what_its_giver_wants(page: Page, daemo
     given = {"code": "print(get_ipython().getoutput('echo again'))", "session": session}
     run = call(daemon, "runs.start", **given)["run"]
     card = page.get_by_role("article")
+    card.get_by_text("Details", exact=True).click()
     card.get_by_role("button", name="Show the rule").click()
     page.context.grant_permissions(CLIPBOARD)
     card.get_by_role("button", name="Copy it").click()
     page.get_by_text("The rule is in the clipboard").wait_for()
     assert page.evaluate("() => navigator.clipboard.readText()") == card.locator(".rule").inner_text()
-    card.get_by_label("the same").select_option("session")
+    card.get_by_text("More…").click()
+    card.get_by_label("Allow the same").select_option("session")
     card.get_by_label("For how long").select_option("600")
     card.get_by_label("at most").fill("2")
-    card.get_by_role("button", name="Allow", exact=True).click()
+    card.get_by_role("button", name="Allow until the session ends", exact=True).click()
     for one in (run, call(daemon, "runs.start", **given)["run"]):
         assert call(daemon, "runs.wait", run=one)["execution"]["stdout"] == "['again']\n"
     card.wait_for(state="detached")  # else the answer might be given on the card of the first
     run = call(daemon, "runs.start", **given)["run"]
+    card.get_by_text("More…").click()
     card.get_by_label("telling the program").fill("not today")
     card.get_by_role("button", name="Deny", exact=True).click()
     assert "not today" in json.dumps(call(daemon, "runs.wait", run=run)["execution"])
@@ -251,10 +254,10 @@ def test_a_person_fills_in_what_a_server_of_tools_asks_for(page: Page, daemon: D
         definition={"command": sys.executable, "args": [str(SERVER), str(tmp_path / "log")]},
     )
     run = call(daemon, "runs.start", code="from mcptools.w.ask import run\nprint(run(text='who are you?'))")["run"]
-    page.get_by_role("article", name="tool:").get_by_role("button", name="Allow", exact=True).click()
+    page.get_by_role("article", name="tool:").get_by_role("button", name="Allow once", exact=True).click()
     form = page.get_by_role("article", name="elicitation:")
     form.get_by_label("name (needed)").fill("Ada")
-    form.get_by_role("button", name="Allow", exact=True).click()
+    form.get_by_role("button", name="Allow once", exact=True).click()
     assert '"name": "Ada"' in call(daemon, "runs.wait", run=run)["execution"]["stdout"]
     call(daemon, "tools.remove", name="w")
 
@@ -289,7 +292,8 @@ def test_what_ended_before_the_page_hears_of_news_is_shown_all_the_same(page: Pa
     run = finished(daemon, "print('unheard')")
     until(lambda: page.title() and held)
     held[0].continue_()
-    page.get_by_role("link", name=run[:12]).wait_for()
+    assert run
+    page.get_by_role("link", name="print('unheard')").wait_for()
 
 
 def test_a_run_is_started_within_bounds_looked_at_and_interrupted(page: Page, daemon: Daemon) -> None:
@@ -306,7 +310,7 @@ def test_a_run_is_started_within_bounds_looked_at_and_interrupted(page: Page, da
         page.get_by_text(told, exact=True).first.wait_for()
         page.get_by_role("link", name="All runs").click()
     run = call(daemon, "runs.start", code="print('begun', flush=True)\nwhile True: pass")["run"]
-    page.get_by_role("link", name=run[:12]).click()
+    page.get_by_role("link", name="print('begun', flush=True)").click()
     page.get_by_text("begun", exact=True).wait_for()
     press(page, "Look again")
     page.locator(".timeline").get_by_text("goes on").wait_for()

@@ -15,7 +15,7 @@ from tests.mcp_server.conftest import ERAS, Connect, Connected, output_of, struc
 
 from casemate.operations.invoke import Invoke
 from casemate.surfaces.mcp.answers import Page, end_answer
-from casemate.surfaces.mcp.callers import Work
+from casemate.surfaces.mcp.callers import Callers, Work
 from casemate.surfaces.mcp.work import follow
 
 CALLS = """\
@@ -393,3 +393,14 @@ async def whole(agent: Connected, run: str) -> str:
         answer = await agent.call("read_output", run=run)
         if "status: " in text_of(answer):
             return text_of(answer)
+
+
+def test_a_client_over_stdio_adds_its_own_word_to_its_name_once_and_within_bounds() -> None:
+    backend: Any = SimpleNamespace(is_alone=True, has_person=lambda _request: True, connect=print)
+    callers, said = Callers(backend), SimpleNamespace(name="desk\u202e\n" + "x" * 500)
+    session = SimpleNamespace(client_params=SimpleNamespace(client_info=said))
+    context: Any = SimpleNamespace(request=None, protocol_version="2025-06-18", session=session)
+    first = callers.of(context)
+    assert re.fullmatch(r"mcp:[0-9a-f]{16}:desk[\x20-\x7e]{1,56}", first.name)
+    said.name = "another"
+    assert callers.of(context) is first

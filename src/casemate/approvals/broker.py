@@ -265,7 +265,9 @@ class ApprovalBroker:
         requester, request = pending.requester, pending.request
         arguments = deepcopy(dict(request.arguments))  # so that approvers cannot change what is recorded
         answer = partial(self.answer, request.id, by="request")
-        pending.shown = replace(request, arguments=arguments, _answer=answer)
+        asked = time.time()
+        expires = None if self._timeout is None else asked + self._timeout
+        pending.shown = replace(request, arguments=arguments, asked=asked, expires=expires, _answer=answer)
         for channel in self._channels_for(requester):
             if not channel.is_available:
                 continue
@@ -463,6 +465,7 @@ def _request_of(requester: Requester, question: Question, digest: str) -> Approv
     return ApprovalRequest(
         "", question.kind, redact(question.summary), question.namespace, question.session, question.run,
         redact(question.arguments), digest, redact(question.server), redact(question.tool), requester.caller,
+        line=question.line,
     )  # fmt: skip
 
 

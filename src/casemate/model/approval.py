@@ -39,6 +39,7 @@ class Question:
     # The lists of the run or the sandbox that lack its host, as written: then only a person may allow it, no rule.
     beyond: tuple[str, ...] = ()
     agent: str = ""  # the agent that asks; empty for other callers
+    line: int | None = None  # of the program, as it says itself: only to be shown
 
 
 BY_RULE = "a rule of the policy can allow it"  # in the reason of a denial; the broker appends the rule
@@ -97,6 +98,9 @@ class ApprovalRequest(Shown):
         hash: SHA-256 of exactly what is shown (kind, server, tool, its definition, arguments), and of the lists of
             hosts that it exceeds. A decision applies to this hash.
         caller: The caller that started the run, if a surface knows it.
+        asked: When it was first shown to an approver (Unix time); 0 if unknown.
+        expires: When it is denied unless it is answered; None for never.
+        line: The line of the program that asks, as the program says: never believe it. No rule uses it.
         state: ``"asked"`` while a program waits for the answer; ``"withdrawn"`` if it no longer waits: an answer then
             applies the next time that the same caller asks for exactly the same.
     """
@@ -113,6 +117,9 @@ class ApprovalRequest(Shown):
     tool: str = ""
     caller: str = ""
     state: Listed = "asked"
+    asked: float = 0.0
+    expires: float | None = None
+    line: int | None = None
     _answer: Callable[[Decision], bool] | None = field(default=None, repr=False, compare=False)
 
     @takes_options(DecisionOptions)

@@ -57,11 +57,12 @@ class Commands:
             if not self._requester.is_over:  # the step still waits
                 self._interpreter.answer(request.id, verdict.allow, verdict.reason)
 
-        self._requester.decide(_question(request.kind, request.arguments)).add_done_callback(answer)
+        question = _question(request.kind, request.arguments, request.line)
+        self._requester.decide(question).add_done_callback(answer)
 
 
-def _question(kind: CommandKind, arguments: dict[str, str]) -> Question:
+def _question(kind: CommandKind, arguments: dict[str, str], line: int | None = None) -> Question:
     command = arguments["command"]
     short = begin(command, _SUMMARY)
     what = "run a shell command" if kind == "shell" else "start a program"
-    return Question(kind, f"{what}: {short}", dict(arguments))
+    return Question(kind, f"{what}: {short}", dict(arguments), line=line)

@@ -28,6 +28,7 @@ _MOST_NAME = 200  # characters
 _MOST_REASON = 1 << 16  # characters of a problem or a reason
 _MOST_COMMAND = 1 << 18  # characters of a command; an approval request holds it even with JSON's escapes
 _MOST_EXIT = 255
+_MOST_LINE = 1 << 24  # number of a line
 _MOST_VARIABLE_TEXT = 200  # characters each of a variable's name, type and repr
 _MOST_SIZE = 1 << 62  # bytes of a variable
 _MOST_PROMPT = 10_000  # characters
@@ -64,11 +65,13 @@ class OrderMark:
 
 @dataclass(frozen=True, slots=True)
 class CommandRequest:
-    """A step waits for approval of a command. ``arguments``: ``command``, and perhaps ``input``, a script for it."""
+    """A step waits for approval of a command. ``arguments``: ``command``, and perhaps ``input``, a script for it.
+    ``line``: of the step's code, if it says so."""
 
     kind: CommandKind
     id: int
     arguments: dict[str, str]
+    line: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +256,9 @@ def _parse_command(message: dict[str, Any]) -> CommandRequest | None:
         return None
     is_known = {"command"} <= set(arguments) <= {"command", "input"}
     is_short = all(isinstance(text, str) and len(text) <= _MOST_COMMAND for text in arguments.values())
-    return CommandRequest(kind, number, arguments) if is_known and is_short else None
+    line = message.get("line")
+    line = line if _is_count(line) and 0 < line <= _MOST_LINE else None
+    return CommandRequest(kind, number, arguments, line) if is_known and is_short else None
 
 
 def _parse_line_request(message: dict[str, Any]) -> LineRequest | None:

@@ -102,7 +102,7 @@ class Calls:
 
     async def _call_known(self, request: ToolCall, known: Known, hear: Hear | None) -> dict[str, Any]:
         is_slow = is_large(request.arguments) or not known.validator.is_quick(request.arguments)
-        question = await self.turns.take(is_slow, _make_question, known, request.arguments)
+        question = await self.turns.take(is_slow, _make_question, known, request.arguments, request.line)
         arguments, tool = question.arguments, known.tool
         if not tool.asks_itself and not await self._decide(question, is_slow):
             return _PLANNED
@@ -267,7 +267,7 @@ def _inside(shown: Mapping[str, Any]) -> str:
     return f", which is not in the public network ({'; '.join(places)}),"
 
 
-def _make_question(known: Known, given: Mapping[str, Any]) -> Question:
+def _make_question(known: Known, given: Mapping[str, Any], line: int | None) -> Question:
     """The approval request for a call, with validated arguments in canonical form. Raises :class:`CallRefused`."""
     tool = known.tool
     arguments: dict[str, Any] = parse(canonical(given))
@@ -275,7 +275,7 @@ def _make_question(known: Known, given: Mapping[str, Any]) -> Question:
         raise CallRefused("invalid", f"{tool.server}.{tool.name}: " + "; ".join(errors))
     shown = begin(json.dumps(arguments, ensure_ascii=False), _SUMMARY)
     summary = f"call {tool.name} of {tool.server} with {shown}"
-    return Question("tool", summary, arguments, server=tool.server, tool=tool.name, schema=known.hash)
+    return Question("tool", summary, arguments, server=tool.server, tool=tool.name, schema=known.hash, line=line)
 
 
 def _content_for_cell(answer: Any) -> dict[str, Any]:

@@ -24,6 +24,7 @@ class ToolCall:
     tool: str
     arguments: dict[str, Any]
     progress: bool = False  # whether the caller wants progress
+    line: int | None = None  # of the program, as it says
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,9 @@ def read_request(line: bytes) -> Request:
     verb = given.pop("do", None)
     match verb:
         case "call":
-            keys = _Keys(given, "server", "tool", "arguments", "progress")
-            return ToolCall(keys.text("server"), keys.text("tool"), keys.object("arguments"), keys.flag("progress"))
+            keys = _Keys(given, "server", "tool", "arguments", "progress", "line")
+            arguments, progress = keys.object("arguments"), keys.flag("progress")
+            return ToolCall(keys.text("server"), keys.text("tool"), arguments, progress, keys.line())
         case "shell":
             return ShellCall(_Keys(given, "words").texts("words"))
         case "source":
@@ -116,6 +118,12 @@ class _Keys:
         value = self._given.get(key, False)
         if not isinstance(value, bool):
             raise InvalidArgument("request", f"{key} must be true or false")
+        return value
+
+    def line(self) -> int | None:
+        value = self._given.get("line")
+        if value is not None and (type(value) is not int or not 0 < value < 1 << 24):
+            raise InvalidArgument("request", "line must be the number of a line")
         return value
 
     def detail(self) -> Detail:

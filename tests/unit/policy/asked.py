@@ -11,7 +11,7 @@ from casemate.policy.rules import Rulebook, Rules
 
 def question(kind: Kind = "tool", /, **about: Any) -> Question:
     """A question of the session "s1" of run "r1"; what is no field of its own is an argument."""
-    fields = ("namespace", "session", "run", "server", "tool", "schema", "beyond")
+    fields = ("namespace", "session", "run", "server", "tool", "schema", "beyond", "line")
     named: dict[str, Any] = {"namespace": "default", "session": "s1", "run": "r1"}
     if kind == "tool":
         named |= {"server": "files", "tool": "read", "schema": "5" * 64}

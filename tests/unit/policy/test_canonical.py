@@ -145,7 +145,7 @@ def test_what_is_no_json_value_has_no_hash(value: Any) -> None:
 
 def test_ap_07_an_answer_binds_to_everything_that_was_shown_and_to_nobody() -> None:
     plain = question(path="a")
-    assert fingerprint(plain) == fingerprint(question(path="a", session="s9", run="r9", namespace="n"))
+    assert fingerprint(plain) == fingerprint(question(path="a", session="s9", run="r9", namespace="n", line=3))
     others = [
         question(path="b"), question(path="a", more=None), question(path="a", tool="write"),
         question(path="a", server="other"), question(path="a", schema=""), question("files", path="a"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from casemate.model.front_end import CommMessage, LineRequest
-from casemate.sessions.protocol import MessageOrder, OrderMark, StepMessage, parse
+from casemate.sessions.protocol import CommandRequest, MessageOrder, OrderMark, StepMessage, parse
 
 
 def _said(out: int, err: int, number: int = 0) -> StepMessage:
@@ -144,3 +144,11 @@ def test_a_question_that_does_not_fit_is_dropped(change: dict[str, Any]) -> None
 
 def test_a_prompt_is_cut_and_only_true_hides_what_is_typed() -> None:
     assert _content({**LINE, "prompt": "x" * 20_000, "hidden": 1}) == LineRequest(3, "x" * 10_000, hidden=False)
+
+
+@pytest.mark.parametrize(("said", "shown"), [(3, 3), (None, None), (0, None), (-1, None), (1 << 30, None), ("3", None)])
+def test_the_line_that_a_command_asks_from_is_a_small_number_or_absent(said: Any, shown: int | None) -> None:
+    frame = {"type": "ask", "step": 1, "at": [0, 0], "id": 1, "kind": "shell", "arguments": {"command": "ls"}}
+    message = parse(json.dumps({**frame, "line": said}).encode())
+    assert isinstance(message, StepMessage)
+    assert message.content == CommandRequest("shell", 1, {"command": "ls"}, shown)

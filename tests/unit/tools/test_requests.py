@@ -28,6 +28,7 @@ def said(**given: Any) -> bytes:
     [
         (said(do="call", server="s", tool="t", arguments={"a": [1]}), ToolCall("s", "t", {"a": [1]})),
         (said(do="call", server="s", tool="t", arguments={}, progress=True), ToolCall("s", "t", {}, progress=True)),
+        (said(do="call", server="s", tool="t", arguments={}, line=7), ToolCall("s", "t", {}, line=7)),
         (said(do="source", module="mcptools.s.t"), Source("mcptools.s.t")),
         (said(do="list"), Search("")),
         (said(do="search", query="files", detail="full"), Search("files", "full")),

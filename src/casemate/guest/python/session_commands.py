@@ -84,7 +84,8 @@ class _CommandApprovals:
         if len(command) + len(input_text or "") > _MOST:
             raise PermissionError("a command has to be allowed, and this one is too long to be shown")
         arguments = {"command": command} if input_text is None else {"command": command, "input": input_text}
-        answer = self._wait(self._send_request("ask", "a command has to be allowed", kind=kind, arguments=arguments))
+        fields = {"kind": kind, "arguments": arguments, "line": _line_of_step()}
+        answer = self._wait(self._send_request("ask", "a command has to be allowed", **fields))
         if answer is None:
             raise PermissionError("the command was not allowed: its step is over")
         if answer["allow"] is not True:
@@ -141,6 +142,19 @@ class _CommandApprovals:
 
 
 approvals = _CommandApprovals()
+
+
+def _line_of_step() -> "int | None":
+    """Return the innermost line of the step's code that runs in this thread, if there is one."""
+    lines: "dict[str, int]" = {}
+    frame: "Any" = sys._getframe()
+    while frame is not None:
+        code = frame.f_code
+        lines.setdefault(code.co_filename, frame.f_lineno)
+        if code.co_name == "<module>" and code.co_filename.startswith("<ipython-input"):
+            return lines[code.co_filename]
+        frame = frame.f_back
+    return None
 
 
 class _Starts(threading.local):

@@ -23,6 +23,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from casemate.errors import CasemateError, InvalidArgument
 from casemate.model.operation import Audience, Principal
+from casemate.visible import plain
 
 if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
@@ -101,6 +102,7 @@ def _read_state(state: str) -> Resumed:
         raise InvalidArgument("requestState", "does not belong to this tool") from None
 
 
+_MOST_NAME = 60  # characters of the name that a client gives itself
 _MOST_CALLERS = 10_000  # as many as the SDK keeps MCP sessions
 _END_WITHIN = 5.0  # seconds for ending a caller's runs and sessions
 
@@ -245,6 +247,9 @@ class Callers:
     def of(self, context: ServerRequestContext[Any, Any]) -> Caller:
         """The caller of one request."""
         request, backend = context.request, self._backend
+        told = None if request is not None or self._known else context.session.client_params
+        if told is not None:  # for people: a client may say anything
+            self._process += f":{plain(told.client_info.name)[:_MOST_NAME]}"
         name = self._name(request, has_sessions=context.protocol_version not in MODERN_PROTOCOL_VERSIONS)
         if name not in self._known:
             self._known[name] = Caller(name, backend.has_person(request), partial(backend.connect, name, request))

@@ -37,12 +37,27 @@ class Tool:
             arguments = plain(params)
         except RecursionError:
             raise InvalidArguments("the arguments cannot be sent as JSON: one of them holds itself") from None
-        return {"do": "call", "server": self._server, "tool": self._name, "arguments": arguments}
+        request = {"do": "call", "server": self._server, "tool": self._name, "arguments": arguments}
+        line = line_of_program()
+        return {**request, "line": line} if line else request
 
     def _result(self, answer: "dict[str, Any]") -> "Any":
         if answer.get("ok") is not True:
             raise error_of(answer)
         return result_of(answer, self._shape, self._server)
+
+
+def line_of_program() -> "int | None":
+    """Return the innermost line of the main program that runs in this thread, if there is one."""
+    lines: "dict[str, int]" = {}
+    frame: "Any" = sys._getframe()
+    while frame is not None:
+        code = frame.f_code
+        lines.setdefault(code.co_filename, frame.f_lineno)
+        if code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
+            return lines[code.co_filename]
+        frame = frame.f_back
+    return None
 
 
 def _with_progress(request: "dict[str, Any]") -> "tuple[dict[str, Any], Callable[[dict[str, Any]], object] | None]":

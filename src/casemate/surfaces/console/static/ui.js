@@ -36,6 +36,23 @@ export function duration(seconds) {
   return seconds < 7200 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
 }
 
+/** Seconds as a clock has them: 4:12, or 1:04:12. */
+export function clock(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  const parts = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+  return parts.slice(parts[0] ? 0 : 1).map((part, at) => (at ? String(part).padStart(2, "0") : part)).join(":");
+}
+
+/** The time, again every second. */
+export function useNow() {
+  const [now, set] = useState(Date.now() / 1000);
+  useEffect(() => {
+    const timer = setInterval(() => set(Date.now() / 1000), 1000);
+    return () => clearInterval(timer);
+  }, []);
+  return now;
+}
+
 export function size(bytes) {
   const step = Math.min(4, Math.floor(Math.log2(Math.max(bytes, 1)) / 10));
   return step ? `${(bytes / 1024 ** step).toFixed(1)} ${["", "K", "M", "G", "T"][step]}iB` : `${bytes} B`;

@@ -1,9 +1,13 @@
-// Signals pending requests on every page of the console: in the page, in its title and icon, and by a sound.
-import { locks, stream } from "./api.js";
+// What waits for an answer, wherever one is in the console: on the page, in the title, as a sound.
+import { call, locks, onState, stream } from "./api.js";
 import { Store, announce, brief, html, useEffect, useState } from "./ui.js";
 
 /** Pending requests by id, oldest first. */
 export const waiting = new Store(new Map());
+/** Whether the service has told what waits, and still answers. */
+export const isKnown = new Store(false);
+const SEEN_FOR = 60_000; // milliseconds
+let seen = { until: 0 }; // what was asked or used before
 const SOUND = "casemate sound";
 let audio = null;
 
@@ -12,13 +16,19 @@ export function watchApprovals() {
   const name = `casemate approvals ${location.pathname}`;
   const [over, others] = [new AbortController(), new BroadcastChannel(name)];
   let isFollowing = false;
-  const tell = () => others.postMessage([...waiting.value]);
-  others.onmessage = ({ data }) => (data ? learn(new Map(data)) : isFollowing && tell());
+  const tell = () => others.postMessage([isKnown.value, [...waiting.value]]);
+  others.onmessage = ({ data }) => (data ? learn(new Map(data[1]), data[0]) : isFollowing && tell());
   others.postMessage(null);
+  const forget = onState((state) => {
+    if (state !== "gone") return;
+    isKnown.set(false);
+    if (isFollowing) tell();
+  });
   const follow = () => {
     isFollowing = true;
     const told = () => ({ told: [...waiting.value.keys()].slice(-2000) });
-    const stop = stream("approvals.events", told, (events) => { take(events); tell(); }, { always: true });
+    const onBegin = () => { isKnown.set(true); tell(); };
+    const stop = stream("approvals.events", told, (events) => { take(events); tell(); }, { always: true, onBegin });
     return new Promise((resolve) => over.signal.addEventListener("abort", () => resolve(stop())));
   };
   locks.request(name, { signal: over.signal }, follow).catch(() => {});
@@ -27,7 +37,9 @@ export function watchApprovals() {
     over.abort();
     others.close();
     unwatch();
+    forget();
     waiting.set(new Map());
+    isKnown.set(false);
   };
 }
 
@@ -37,10 +49,26 @@ function take(events) {
     if (event === "over") known.delete(id);
     else known.set(id, request);
   }
-  learn(known);
+  learn(known, true);
 }
 
-function learn(known) {
+/** Whether the newest rows of the record have this host, command or tool; undefined for other requests. */
+export async function wasSeen({ kind, summary, server, tool, arguments: { host, command, argv } }) {
+  const [name, whole] = kind === "egress" ? [host] : kind === "tool" ? [`${server}.${tool}`] : [summary, command ?? argv?.join(" ")];
+  if (!name || (whole === undefined && name === summary)) return undefined;
+  if (whole?.length > 200) return false; // the record's summary has only its beginning
+  if (seen.until < Date.now()) seen = { until: Date.now() + SEEN_FOR, names: past() };
+  return (await seen.names).has(`${kind} ${JSON.stringify(name).slice(1, -1)}`);
+}
+
+async function past() {
+  const uses = (await call("audit.crossings", { since: 0 })).flatMap((program) => program.uses);
+  return new Set(uses.map(({ kind, name }) => `${kind} ${kind === "egress" ? name.replace(/:\d+$/, "") : name}`));
+}
+
+function learn(known, isTold) {
+  if ([...waiting.value.keys()].some((id) => !known.has(id))) seen.until = 0;
+  isKnown.set(isTold);
   const asked = [...known.values()].filter((request) => !waiting.value.has(request.id));
   waiting.set(known);
   if (!asked.length) return;

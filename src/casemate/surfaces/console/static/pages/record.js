@@ -1,6 +1,7 @@
 // The record: its rows, its verification, and evidence of a run.
 import { call, download } from "../api.js";
-import { Do, Failed, Json, announce, brief, html, save, time, useAsked, useState, visible } from "../ui.js";
+import { firstLine } from "../names.js";
+import { Do, Failed, Json, announce, brief, duration, html, save, time, useAsked, useState, visible } from "../ui.js";
 
 const KINDS = ["intent", "outcome", "request", "decision", "crossing", "session", "queue", "signature", "anchor", "definition"];
 const AT_ONCE = 100; // rows
@@ -57,9 +58,38 @@ function Rows({ rows, onRun }) {
       <td>${brief(row.namespace, 40)}</td><td><${Detail} ...${row} /></td></tr>`)}</tbody></table></div>`;
 }
 
-function Detail({ detail, hash }) {
+const by = ({ by: who, note, reason }) => `${who && who !== "queue" ? ` by ${who}` : ""}${note ? `, ${note}` : ""}${reason ? `: ${reason}` : ""}`;
+const crossed = {
+  tool: ({ server, tool, outcome, seconds }) => `called ${server}.${tool}: ${outcome}, after ${duration(seconds)}`,
+  files: ({ action, path }) => `${action} ${path} on the host`,
+};
+// What a row of each kind says, as a sentence; "" where these words do not fit it.
+const SENTENCES = {
+  intent: ({ language, program, code, session }) => `${session ? "A step in" : "A program in"} ${language} started: ${typeof code === "string" ? firstLine(code) : program}`,
+  outcome: ({ status, duration: seconds, cause, error }) => `It ended after ${duration(seconds)}: ${[status, cause, error].filter(Boolean).join(", ")}`,
+  request: ({ summary }) => `It asks to ${summary}`,
+  decision: ({ decision, summary, request, ...why }) => `${summary ?? `An answer to request ${request}`}: ${decision}${by(why)}`,
+  crossing: ({ kind, host, port, decision, connections, reason, ...rest }) => host
+    ? `${host}${port ? `:${port}` : ""} ${decision === "denied" ? "was refused" : "was reached"}, ${connections ?? 1} ${connections > 1 ? "times" : "time"}${reason ? `: ${reason}` : ""}`
+    : crossed[kind]?.({ ...rest, kind }) ?? "",
+  session: ({ action, language, caller }) => `A session${language ? ` in ${language}` : ""} was ${action}${caller ? ` by ${caller}` : ""}`,
+  queue: () => "It waited for its turn",
+  signature: () => "Its outcome was signed",
+  anchor: () => "The head of the record was noted elsewhere",
+  definition: ({ server, tool }) => `The definition of ${[server, tool].filter(Boolean).join(".")} was noted`,
+};
+
+function sentence(kind, detail) {
+  try {
+    return brief(SENTENCES[kind]?.(detail) || detail, 160);
+  } catch {
+    return brief(detail, 160); // a row that another version wrote
+  }
+}
+
+function Detail({ kind, detail, hash }) {
   const [isOpen, open] = useState(false);
-  return html`<details onToggle=${({ currentTarget, target }) => target === currentTarget && open(currentTarget.open)}><summary>${brief(detail, 100)}</summary>
+  return html`<details onToggle=${({ currentTarget, target }) => target === currentTarget && open(currentTarget.open)}><summary>${sentence(kind, detail)}</summary>
     ${isOpen ? html`<${Json} value=${detail} open=${true} /><p>Hash <code class="hash">${visible(hash)}</code></p>` : null}</details>`;
 }
 

@@ -1,7 +1,9 @@
 // Runs and sessions: lists of current and ended ones, a single one, and new ones.
 import { call, stream } from "../api.js";
 import { Execution, endingClass } from "../execution.js";
-import { Dialog, Do, Failed, Table, brief, duration, html, time, useAsked, useEffect, useState, visible } from "../ui.js";
+import { codeOf, firstLine, labelsOf } from "../names.js";
+import { Dialog, Do, Failed, Table, brief, duration, html, time, useAsked, useEffect, useState, useStore, visible } from "../ui.js";
+import { waiting } from "../waiting.js";
 import { Session } from "./session.js";
 
 const SOON = 250; // milliseconds: all events within are one reason to load again
@@ -23,19 +25,27 @@ export function useNews(again) {
 const stateOf = (run) => run.outcome ?? (run.error ? "failed" : run.status);
 const link = (run) => `#/runs/${run.run}`;
 
+const labelOf = (run) => html`<code>${run.label || run.run.slice(0, 12)}</code>`;
+
+/** What a session does: it waits for a person, is busy, or neither. */
+export function Doing({ state: { session, is_busy: isBusy } }) {
+  const isAsking = [...useStore(waiting).values()].some((request) => request.session === session);
+  return html`<span class=${isAsking || isBusy ? "waits" : "ok"}>${isAsking ? "waits for your answer" : isBusy ? "busy" : "idle"}</span>`;
+}
+
 const RUN_COLUMNS = [
-  ["Run", (run) => html`<code>${run.run.slice(0, 12)}</code>`],
+  ["Run", labelOf],
   ["State", (run) => html`<span class=${endingClass(stateOf(run))}>${stateOf(run)}</span>`],
   ["Language", (run) => run.language],
   ["Of", (run) => visible(run.owner)],
   ["Started", (run) => time(run.started)],
   ["Took", (run) => (run.ended ? duration(run.ended - run.started) : "")],
-  ["Session", (run) => run.session && html`<a href=${`#/runs/session/${run.session}`}>${run.session.slice(0, 12)}</a>`],
+  ["Session", (run) => run.session && html`<a href=${`#/runs/session/${run.session}`}>${run.sessionName}</a>`],
 ];
 
 const SESSION_COLUMNS = [
-  ["Session", (one) => (one.name ? visible(one.name) : html`<code>${one.session.slice(0, 12)}</code>`)],
-  ["State", (one) => html`<span class=${one.is_busy ? "waits" : "ok"}>${one.is_busy ? "busy" : "idle"}</span>`],
+  ["Session", (one) => one.shownName],
+  ["State", (one) => html`<${Doing} state=${one} />`],
   ["Language", (one) => one.language],
   ["Of", (one) => visible(one.owner)],
   ["Opened", (one) => time(one.created)],
@@ -81,8 +91,19 @@ function Open({ onClose }) {
   </${Dialog}>`;
 }
 
+/** All runs and sessions with their names: of a session its own, else the label of its first run. */
+async function load() {
+  const [found, open] = await Promise.all([call("runs.list"), call("sessions.list")]);
+  const labels = await labelsOf(found).catch(() => new Map());
+  const runs = found.map((run) => ({ ...run, label: labels.get(run.run) }));
+  const names = new Map(open.filter((one) => one.name).map((one) => [one.session, visible(one.name)]));
+  for (const run of runs) if (run.session && !names.has(run.session)) names.set(run.session, labelOf(run));
+  const nameIn = (session) => names.get(session) ?? html`<code>${session.slice(0, 12)}</code>`;
+  return [runs.map((run) => ({ ...run, sessionName: run.session && nameIn(run.session) })), open.map((one) => ({ ...one, shownName: nameIn(one.session) }))];
+}
+
 function All() {
-  const [found, error, again] = useAsked(() => Promise.all([call("runs.list"), call("sessions.list")]), []);
+  const [found, error, again] = useAsked(load, []);
   const [dialog, show] = useState(null);
   useNews(again);
   const [runs, sessions] = found ?? [[], []];
@@ -99,15 +120,9 @@ function All() {
     ${dialog === "session" ? html`<${Open} onClose=${() => show(null)} />` : null}`;
 }
 
-/** The code of a run, from the record: the run's own operations do not return it. */
-export async function codeOf(run) {
-  const rows = await call("audit.tail", { run, kind: "intent", limit: 1 });
-  return rows[0]?.detail.code ?? "";
-}
-
 function One({ run }) {
   const [code, error] = useAsked(() => codeOf(run), [run]);
-  return html`<p><a href="#/runs">All runs</a> · run <code>${brief(run, 40)}</code></p><${Failed} error=${error} />
+  return html`<p><a href="#/runs">All runs</a> · run <code>${(code && firstLine(code)) || brief(run, 40)}</code></p><${Failed} error=${error} />
     <${Execution} key=${run} run=${run} code=${code ?? null} isWhole=${true} />`;
 }
 

@@ -2,9 +2,12 @@
 import { call } from "../api.js";
 import { Execution } from "../execution.js";
 import { Files } from "../files.js";
+import { codeOf, nameOf } from "../names.js";
 import { Previews } from "../previews.js";
+import { Diff, decide } from "../request.js";
 import { Dialog, Do, Failed, Json, Table, brief, html, useAsked, useRef, useState, visible } from "../ui.js";
-import { codeOf, useNews } from "./runs.js";
+import { waiting } from "../waiting.js";
+import { Doing, useNews } from "./runs.js";
 
 const MOST_STEPS = 20; // the latest steps; the page of runs lists the others
 
@@ -54,10 +57,37 @@ function Prompt({ session, onStart }) {
     <${Do} class="main" disabled=${!code.trim()} onClick=${start}>Run</${Do}><${Failed} error=${failed} /></div>`;
 }
 
+/** Changes that are not applied, where the service keeps them for review. Applying allows exactly what is shown. */
+function Review({ session, isBusy }) {
+  const [found, error, again] = useAsked(() => (isBusy ? Promise.resolve() : call("sessions.diff", { session })), [session]);
+  const [outcome, tell] = useState("");
+  if (error?.kind === "invalid" || !found?.changes.length) return outcome && html`<p role="status">${outcome}</p>`;
+  const apply = async () => {
+    const isThis = ({ kind, session: of, arguments: given }) => kind === "files" && of === session && given.sha256 === found.hash;
+    const stop = waiting.watch((requests) => {
+      const own = [...requests.values()].find(isThis);
+      if (own) decide(own, true);
+    });
+    const { status, reason } = await call("sessions.apply", { session }).finally(stop);
+    tell(status === "applied" ? "The changes are applied." : visible(reason));
+    again();
+  };
+  const discard = () => call("sessions.discard", { session }).then(again);
+  return html`<section class="card"><h2>Changes that are not applied</h2>
+    <ul>${found.changes.map((one) => html`<li>${one.kind} <code>${visible(one.path)}</code> 
+      <small>${[one.is_binary ? "binary" : "", one.left_out && `lines not shown: ${one.left_out}`, one.refused, one.conflict].filter(Boolean).map(visible).join("; ")}</small></li>`)}</ul>
+    ${found.changes.filter((one) => one.diff).map((one) => html`<${Diff} text=${`=== ${one.path}\n${one.diff}`} />`)}
+    ${outcome && html`<p role="status">${outcome}</p>`}
+    <div class="row"><${Do} class="allow" onClick=${apply}>Apply</${Do}><${Do} class="deny" onClick=${discard}>Discard</${Do}></div></section>`;
+}
+
 export function Session({ session }) {
   const load = async () => {
     const [sessions, runs] = await Promise.all([call("sessions.list"), call("runs.list", { filters: { session: [session] } })]);
-    return { state: sessions.find((one) => one.session === session || one.name === session), runs };
+    const open = sessions.find((one) => one.session === session || one.name === session);
+    // Looking at variables, files and changes makes a session busy, too: only a run counts.
+    const state = open && { ...open, is_busy: open.is_busy && runs.some((run) => run.status !== "done") };
+    return { state, runs, name: await nameOf(state?.session ?? session).catch(() => "") };
   };
   const [found, error, again] = useAsked(load, [session]);
   const [started, start] = useState(new Map());
@@ -65,9 +95,12 @@ export function Session({ session }) {
   useNews(again);
   const state = found?.state;
   const runs = [...new Set([...(found?.runs.map((run) => run.run) ?? []), ...started.keys()])].slice(-MOST_STEPS);
-  const over = () => next((known) => known + 1);
-  return html`<p><a href="#/runs">All sessions</a> · session <code>${state?.name ? visible(state.name) : brief(session, 40)}</code>
-      ${state ? html` · ${state.language} · <span class=${state.is_busy ? "waits" : "ok"}>${state.is_busy ? "busy" : "idle"}</span>` : null}
+  const over = () => {
+    next((known) => known + 1);
+    again();
+  };
+  return html`<p><a href="#/runs">All sessions</a> · session <code>${found?.name || brief(session, 40)}</code>
+      ${state ? html` · ${state.language} · <${Doing} state=${state} />` : null}
       ${found && !state ? html` · <span class="bad">closed</span>` : null}</p>
     <${Failed} error=${error} />
     <div class="columns"><div>
@@ -79,6 +112,7 @@ export function Session({ session }) {
         <${Do} onClick=${() => call("sessions.reset", { session }).then(over)}>Reset</${Do}>
         <${Do} class="deny" onClick=${() => call("sessions.close", { session }).then(again)}>Close</${Do}></div>
       <${Variables} session=${session} version=${version} />
+      <${Review} key=${`${state.is_busy} ${version}`} session=${state.session} isBusy=${state.is_busy} />
       <h2>Files</h2><${Files} key=${version} session=${session} />` : null}
     </aside></div>`;
 }
