@@ -34,11 +34,11 @@ from casemate.sessions.files import SessionFiles
 PAGE, TABLE = Path("docs", "reference", "operations.md"), Path("src", "casemate", "operations", "table.json")
 _BEGIN = """# Operations
 
-Everything that can be asked of casemate, by name: in a service as `POST /v1/` with dots as slashes, on the command
-line, by MCP and from Python. Arguments and results are JSON. An argument that is not listed is refused, and so is a
-value out of bounds, before anything is done. Those marked *agent* are for agents and operators, the others for
-operators alone; *approver* are also for agents through which a person approves. An agent sees only its own sessions,
-runs and uploads; a plan is its caller's alone, whoever else asks. What *events* comes back from is a stream of them.
+All operations of casemate, by name. A service serves each as `POST /v1/` with dots as slashes; the command line, MCP
+and Python have them too. Arguments and results are JSON. An argument that is not listed, or a value out of bounds, is
+refused before anything happens. *agent* marks operations for agents and operators; the others are for operators only.
+*approver* marks those that are also for agents through which a person approves. An agent sees only its own sessions,
+runs and uploads, and a caller only its own plans. An operation marked *events* answers with a stream of events.
 
 Files are given as `{"text": ...}`, `{"base64": ...}` or `{"handle": ...}` of an upload; they are read by name, of a
 session or of a run. This page is generated: `python -m tests.reference` writes it, and

@@ -17,6 +17,7 @@ import pytest
 from tests.contract import witness
 from tests.host.conftest import Opened
 from tests.host.test_commands import is_alive
+from tests.mcp_server.conftest import operations_of
 from tests.support.waiting import until_async as until
 
 from casemate import CasemateError, InvalidArgument, Sandbox
@@ -60,18 +61,8 @@ def agents(runner: asyncio.Runner, opened: Opened) -> Iterator[Callable[[str], I
     """Callers of operations on one sandbox, in which any write is allowed below the folder for that."""
     path = {"path": f"{opened.place}/out/**"}
     write = {"allow": "files", "arguments": {**EVERY_WRITE, "path": path}}
-    sandbox = Sandbox(policy=opened.policy(write), audit=opened.place / "audit.db")
-
-    async def begin() -> Operations:
-        return await Operations(sandbox).load()
-
-    async def end() -> None:
-        await operations.close()
-        await sandbox.close()
-
-    operations = runner.run(begin())
-    yield lambda name: local(operations, Principal(name, Audience.AGENT, account=name))
-    runner.run(end())
+    with operations_of(Sandbox(policy=opened.policy(write), audit=opened.place / "audit.db"), runner) as operations:
+        yield lambda name: local(operations, Principal(name, Audience.AGENT, account=name))
 
 
 async def run_step(agent: Invoke, session: str, code: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.host.conftest import Opened
-from tests.mcp_server.conftest import Connect, connect, structure_of, text_of
+from tests.mcp_server.conftest import Connect, connect, operations_of, structure_of, text_of
 from tests.parity.test_tools import says
 from tests.surfaces.conftest import Cli, cache, make_cli
 
@@ -24,18 +24,8 @@ __all__ = ["cache", "connect", "make_cli"]
 @pytest.fixture
 def operations(runner: asyncio.Runner, opened: Opened) -> Iterator[Operations]:
     rule = {"allow": "host", "command": "echo *"}
-    sandbox = Sandbox(policy=opened.policy(rule), audit=opened.place / "audit.db")
-
-    async def begin() -> Operations:
-        return await Operations(sandbox).load()
-
-    async def end() -> None:
-        await made.close()
-        await sandbox.close()
-
-    made = runner.run(begin())
-    yield made
-    runner.run(end())
+    with operations_of(Sandbox(policy=opened.policy(rule), audit=opened.place / "audit.db"), runner) as made:
+        yield made
 
 
 async def test_host_exec_runs_what_a_rule_allows_and_asks_about_the_rest(connect: Connect) -> None:

@@ -379,3 +379,17 @@ def test_every_cause_code_is_documented() -> None:
     codes = re.findall(r"``([a-z_]+)``", (casemate.Cause.__doc__ or "").partition("message:")[0])
     assert len(codes) > 5
     assert [code for code in codes if f"`{code}`" not in reference] == []
+
+
+# Phrases of a dialect in which no page or source is written any more.
+_DIALECT = re.compile(
+    r"\b(whoever|anew|is told|such a one|nobody who|harmless when repeated|that there is)\b", re.IGNORECASE
+)
+
+
+def test_nothing_that_people_read_is_in_dialect() -> None:
+    pages = [page for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")) if page.parent.name != "decisions"]
+    sources = [one for one in SOURCE.rglob("*") if one.suffix in (*GUEST_SUFFIXES, ".json", ".html", ".css")]
+    read = {path: path.read_text(encoding="utf-8") for path in (*pages, *sources)}
+    assert len(read) > 500
+    assert [(relative(path), found[0]) for path, text in read.items() for found in _DIALECT.finditer(text)] == []

@@ -139,8 +139,8 @@ class AnswerReader:
     """Follows the answer to one request to find its end. The answer is passed on unchanged, or as :meth:`take` returns
     it: whole heads, and a body without chunk boundaries."""
 
-    def __init__(self, request: HttpRequest, *, anew: bool = False) -> None:
-        self._anew = anew
+    def __init__(self, request: HttpRequest, *, keeps_body: bool = False) -> None:
+        self._keeps_body = keeps_body
         self._heads, self._read = bytearray(), bytearray()
         self._trailers: list[tuple[bytes, bytes]] = []
         self._h11 = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MOST_FRAMING)
@@ -188,7 +188,7 @@ class AnswerReader:
             self._looked = size
             return False
         self._h11.receive_data(bytes(self._unread[:size]))
-        if self._anew:
+        if self._keeps_body:
             self._heads += self._unread[:size]
         del self._unread[:size]
         self._looked = 0
@@ -229,7 +229,7 @@ class AnswerReader:
         while not isinstance(event := self._h11.next_event(), h11.EndOfMessage):
             if event is h11.NEED_DATA or event is h11.PAUSED:
                 return True
-            if self._anew and isinstance(event, h11.Data):
+            if self._keeps_body and isinstance(event, h11.Data):
                 self._read += event.data
         self._trailers = list(event.headers.raw_items())
         self._end(bool(self._unread or self._h11.trailing_data[0]))

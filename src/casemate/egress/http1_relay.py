@@ -198,7 +198,7 @@ async def _exchange(
     reading.watch = body_watcher(connection, name, port)
     head = request.serialize(name if port == (HTTPS if is_tls else HTTP) else f"{name}:{port}", fields)
     hide = body_redaction(connection, name) if is_tls else None
-    following = AnswerReader(request, anew=hide is not None)
+    following = AnswerReader(request, keeps_body=hide is not None)
     if request.length == 0:
         connection.count_out(len(head))
         await server.send(head)

@@ -303,7 +303,7 @@ class EncryptedFile:
             raise VaultUnavailable(
                 f"the vault {str(self.path)!r} is missing: its key has been used {key.counter} times",
                 reason="missing",
-                remediation="Put it back; or to begin anew, delete its key (docs/how-to/secrets.md says where it is).",
+                remediation="Put it back, or delete its key to start afresh (docs/how-to/secrets.md says where it is).",
             )
         if sealed is not None and key is None:
             raise VaultUnavailable(

@@ -130,8 +130,8 @@ def _check_permitted(url: str, said: Mapping[str, Any], execution: Execution, co
 
 
 HOW_TO_ALLOW = (
-    "Whoever makes the sandbox or configures the service can allow hosts: allowed_domains, network: public, rules, an "
-    "approver; for this machine's own services the ports in allow_local."
+    "The sandbox or the service can allow hosts by allowed_domains, network: public, rules or an approver, and this "
+    "machine's own services by allow_local."
 )
 
 

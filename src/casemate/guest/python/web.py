@@ -74,12 +74,12 @@ class Connections:
         self._connection: "http.client.HTTPConnection | None" = None
         self._origin: "tuple[str, str, int] | None" = None
 
-    def get(self, url: str, headers: "dict[str, str]", *, anew: bool = True) -> http.client.HTTPResponse:
-        """Send one request. The flag permits a new connection. Raises :class:`PageProblem`."""
+    def get(self, url: str, headers: "dict[str, str]", *, reconnect: bool = True) -> http.client.HTTPResponse:
+        """Send one request. ``reconnect`` permits a new connection. Raises :class:`PageProblem`."""
         origin, target = split(url)
         is_open = self._connection is not None and self._connection.sock is not None
         if origin != self._origin or not is_open:
-            if not anew:
+            if not reconnect:
                 raise PageProblem("connect", "the connection is closed", url)
             self.close()
             kind = http.client.HTTPSConnection if origin[0] == "https" else http.client.HTTPConnection
@@ -209,7 +209,7 @@ def robots_of(connections: Connections, url: str) -> str:
     signal.signal(signal.SIGALRM, stop)
     signal.alarm(_ROBOTS_WITHIN)
     try:
-        response = connections.get(urljoin(url, "/robots.txt"), {"Accept-Encoding": "identity"}, anew=False)
+        response = connections.get(urljoin(url, "/robots.txt"), {"Accept-Encoding": "identity"}, reconnect=False)
         if 400 <= response.status < 500:
             return "allowed"
         if response.status != http.client.OK:

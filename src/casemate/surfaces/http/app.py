@@ -217,10 +217,10 @@ class HttpApplication:
             async with self._admitted.while_it_holds(token, principal):
                 await self._answer(scope, exchange, principal)
 
-    async def _answer(self, scope: Scope, exchange: Exchange, whoever: Principal) -> None:
-        if whoever.audience is Audience.METRICS and exchange.path != _METRICS:
-            raise Denied(f"{whoever.name!r} may read the metrics, and nothing else")
-        principal = reduce_principal(exchange.head, whoever)
+    async def _answer(self, scope: Scope, exchange: Exchange, known: Principal) -> None:
+        if known.audience is Audience.METRICS and exchange.path != _METRICS:
+            raise Denied(f"{known.name!r} may read the metrics, and nothing else")
+        principal = reduce_principal(exchange.head, known)
         exchange.caller = principal.name
         mounted = self._mounts.get(exchange.path.removeprefix("/").partition("/")[0])
         is_work = not exchange.path.endswith(("/health", _METRICS))

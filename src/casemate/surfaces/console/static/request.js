@@ -135,7 +135,7 @@ export function Waits({ request: { asked, expires, state }, isBrief = false }) {
   return html`<span class="clock" role="timer">waits ${clock(now - asked)}${expires ? html` · <span>denied by itself in ${clock(expires - now)}</span>` : ""}</span>`;
 }
 
-/** Whether something has just come to its `place`: whoever presses there may have meant what was there before. */
+/** Whether something has just moved to its `place`: a click there may have been meant for what was there before. */
 function useHeld(place) {
   const [isHeld, hold] = useState(true);
   useLayoutEffect(() => {

@@ -37,7 +37,7 @@ function Programs() {
 }
 
 function Program({ program, language, run, runs, time: last, uses }) {
-  const name = program ? brief(program, 80) : "No program: whoever called casemate";
+  const name = program ? brief(program, 80) : "No program: the caller of casemate";
   return html`<section class="card"><h2><code>${name}</code></h2>
     <p>${language} · ${runs === 1 ? "one run" : `${runs} runs`} · last ${time(last)}
       ${run && program ? html` · <a href=${`#/crossings/${run}`}>Propose rules<span class="hidden"> for ${name}</span></a>` : null}</p>
