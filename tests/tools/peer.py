@@ -115,7 +115,7 @@ class Peer:
             case {"do": "shell", "words": words}:
                 return self._shell(catalogue, words)
             case {"do": "call", "server": str(server), "tool": str(name), "arguments": dict(arguments), **rest} if (
-                not rest
+                not rest.keys() - {"line"}
             ):
                 return self._call(server, name, arguments)
         return {"ok": False, "kind": "invalid", "message": f"what is {request}?"}

@@ -48,14 +48,15 @@ class Tool:
 
 
 def line_of_program() -> "int | None":
-    """Return the innermost line of the main program that runs in this thread, if there is one."""
+    """Return the innermost line of the submitted code that runs in this thread, if there is one."""
     lines: "dict[str, int]" = {}
     frame: "Any" = sys._getframe()
     while frame is not None:
         code = frame.f_code
         lines.setdefault(code.co_filename, frame.f_lineno)
         if code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
-            return lines[code.co_filename]
+            is_submitted = "/program/" in code.co_filename or code.co_filename.startswith("<ipython-input")
+            return lines[code.co_filename] if is_submitted else None
         frame = frame.f_back
     return None
 
