@@ -23,7 +23,7 @@ _CUT = "the record was cut or replaced, or the machine lost power"
 def verify(
     path: str, keys: Mapping[str, PublicKey] | None, *, head: str | None = None, anchors: str | None = None
 ) -> Verdict:
-    """Verify the record at ``path``. ``keys``: trusted keys; None if none are known. Raises as reading does."""
+    """Verify the record at ``path``. ``keys``: trusted keys; None if none are known. Raises what reading raises."""
     ends, lines = _moment(path)
     verdict = _verify(path, ends, lines, keys, head, anchors)
     if not verdict.ok and _ends(path)[2] != ends[2]:  # rows were dropped while they were read
@@ -67,7 +67,7 @@ def _verify(
 
 
 def verify_rows(path: str, good: Head, last: Head, anchors: list[Anchor]) -> Verdict:
-    """Verify the rows after ``good`` up to ``last``, and that all ``anchors`` that are not older match them."""
+    """Verify the rows after ``good`` up to ``last``. All ``anchors`` that are not older than ``good`` must match."""
     expected = deque(sorted((one for one in anchors if one.head.count >= good.count), key=lambda one: one.head.count))
     vouched, hashes, verdict = good, {good.count: good.last}, Verdict(good)
     while True:

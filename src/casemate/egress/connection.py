@@ -1,4 +1,4 @@
-"""One connection out of a cell, once its name and port are known: approval, dialling, checks, transfer."""
+"""One connection out of a cell, once its name and port are known: approval, dialing, checks, transfer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from casemate.egress.terms import EgressTerms, HostService
     from casemate.model.approval import ApprovalVerdict
 
-_MOST_PIECES = 256  # pieces of a head: each piece is parsed from the start
+_MOST_PIECES = 256  # pieces of a head: with each new piece, the whole head is parsed again
 _MOST_GRANTED = 64  # permitted hosts that one connection to the proxy remembers
 _LONGEST_REASON = 200  # characters
 _LAST_WORDS = 3.0  # seconds for a client to read the reason of a refusal
@@ -55,7 +55,7 @@ class EgressConnection:
     def terms(self) -> EgressTerms:
         return self.cell.terms
 
-    # -- whether
+    # -- may it connect
 
     async def permit(self, name: str, port: int) -> None:
         """Check that rules or an approver allow the canonical ``name`` at ``port``. Raises :class:`EgressRefused`."""
@@ -103,7 +103,7 @@ class EgressConnection:
             raise EgressRefused(name, port, f"it was asked for and not approved{why}")
         return f"it was asked for and approved by {verdict.by[:_LONGEST_REASON] or 'an approver'}"
 
-    # -- how
+    # -- connecting and moving bytes
 
     async def serve(self, service: HostService) -> None:
         """Let the host's ``service`` answer, without a time limit."""
@@ -133,8 +133,8 @@ class EgressConnection:
         self._servers.remove(server)
 
     async def tunnel(self, name: str, port: int, server: TcpStream, *, is_known: bool = False) -> None:
-        """Carry bytes both ways to the end. Unless ``is_known``, a ClientHello must name the server; port 443 needs
-        one."""
+        """Carry bytes both ways to the end. Unless ``is_known``, any ClientHello must name the server; on port 443,
+        there must be one."""
         down: StreamPump | None = None
         up: StreamPump | None = None
         try:

@@ -136,8 +136,8 @@ class RequestReader:
 
 
 class AnswerReader:
-    """Follows the answer to one request to find its end. The answer is passed on unchanged, or as :meth:`take` returns
-    it: whole heads, and a body without chunk boundaries."""
+    """Follows the answer to one request to find its end. The caller passes the answer on unchanged or, with ``anew``,
+    as :meth:`take` returns it: whole heads, and a body without chunk boundaries."""
 
     def __init__(self, request: HttpRequest, *, keeps_body: bool = False) -> None:
         self._keeps_body = keeps_body
@@ -158,7 +158,7 @@ class AnswerReader:
         self.closes = False  # the server closes the connection, or must not be used again
 
     def feed(self, data: bytes = b"") -> bool:
-        """Add ``data`` and parse one short step. Returns whether another can parse more. Raises :class:`BadAnswer`."""
+        """Add ``data`` and parse one short step. Returns whether another can follow. Raises :class:`BadAnswer`."""
         self._unread += data
         try:
             goes_on = self._chunks() if self.in_chunks else self._head()
@@ -168,7 +168,7 @@ class AnswerReader:
         return goes_on and bool(self._unread) and not is_known
 
     def take(self) -> tuple[bytes, bytes, list[tuple[bytes, bytes]]]:
-        """Return, once each, the unchanged whole heads, the body so far, and the trailers."""
+        """Return the unchanged whole heads and the body since the last call, and the trailers."""
         heads, self._heads = bytes(self._heads), bytearray()
         body, self._read = bytes(self._read), bytearray()
         is_known = self.is_whole or self.plain or self.is_open or self.switches
@@ -268,7 +268,7 @@ def _check_request(event: h11.Request, size: int) -> HttpRequest:
     by_name = dict(event.headers)
     if len(fields) > _MOST_FIELDS:
         raise BadRequest(f"more than {_MOST_FIELDS} header fields")
-    if names.count(b"host") != 1 and not (event.method == b"CONNECT" and b"host" not in names):  # Python omits it
+    if names.count(b"host") != 1 and not (event.method == b"CONNECT" and b"host" not in names):  # http.client omits it
         raise BadRequest("it needs exactly one Host")
     if event.http_version not in (b"1.1", b"1.0"):
         raise BadRequest("neither HTTP/1.1 nor HTTP/1.0")

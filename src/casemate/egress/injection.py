@@ -64,7 +64,7 @@ class Injection:
     def request(
         self, host: str, port: int, is_tls: bool, method: bytes, target: bytes, headers: Fields
     ) -> RewrittenRequest:
-        """Return the header fields for the server. ``host`` is the canonical name that was dialled, ``target`` the path
+        """Return the header fields for the server. ``host`` is the canonical name that was dialed, ``target`` the path
         with its query. ``headers`` exclude those of the connection, such as Host and Content-Length."""
         names = tuple(name.lower() for name, _ in headers)
         sent = _Sent(host, port, is_tls, method.upper(), names, _is_for(host, port, names, headers))
@@ -77,7 +77,7 @@ class Injection:
         told = (f"{one.name} was injected into its field {one.header}" for one in used)
         return RewrittenRequest(written, tuple(dict.fromkeys(notes)), tuple(dict.fromkeys(told)))
 
-    def watch(self, host: str) -> Callable[[bytes], tuple[str, ...]]:  # noqa: ARG002 - bodies go nowhere
+    def watch(self, host: str) -> Callable[[bytes], tuple[str, ...]]:  # noqa: ARG002 - no body gets a secret
         """Return a function that takes the parts of a request's body in order and returns notes."""
         missing = {one.text.encode(): one for one in self._placeholders}
         missing |= {quote(one.text, safe="").encode(): one for one in self._placeholders}
@@ -205,7 +205,7 @@ def _credentials(value: bytes) -> tuple[bytes, ...]:
 
 
 def _is_for(host: str, port: int, names: Sequence[bytes], headers: Fields) -> bool:
-    """Whether every Host field names ``host``: one server could serve several."""
+    """Whether every Host field names ``host``: one server may serve several hosts, but the secret is for one."""
     for name, (_, value) in zip(names, headers, strict=True):
         if name == b"host":
             said = _AUTHORITY.match(value.strip(_SPACE))

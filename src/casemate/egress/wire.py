@@ -4,9 +4,9 @@ DNS (RFC 1035), as far as a resolver for A records needs it. A query has one que
 only additional records (EDNS, RFC 6891) may follow, and are ignored. An answer repeats the question byte for byte, as
 resolvers that randomize the case of letters require.
 
-ClientHello (RFC 8446, section 4.1.2) with the server's name (RFC 6066, section 3). It refuses everything that a server
-might parse differently: two names, a repeated extension, trailing bytes. With Encrypted ClientHello it sees the outer
-name, which is the provider's.
+ClientHello (RFC 8446, section 4.1.2) with the server's name (RFC 6066, section 3). The parser refuses everything that a
+server might parse differently: two names, a repeated extension, trailing bytes. With Encrypted ClientHello it sees the
+outer name, which is the provider's.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 HTTP_1_1 = b"http/1.1"  # in ALPN
 NO_APPLICATION_PROTOCOL = b"\x15\3\3\0\2\2\x78"  # a fatal alert, as a record (RFC 7301, section 3.2)
-MOST_HELLO = 1 << 15  # bytes; several times post-quantum key shares and long ticket lists
+MOST_HELLO = 1 << 15  # bytes; several times what post-quantum key shares and long ticket lists need
 _HANDSHAKE, _CLIENT_HELLO, _SERVER_NAME, _HOST_NAME, _ALPN = 22, 1, 0, 0, 16
 _RECORD_HEADER, _MESSAGE_HEADER, _MOST_RECORD = 5, 4, 1 << 14
-_MOST_RECORDS = 64  # records of one ClientHello; each is parsed again when more comes
+_MOST_RECORDS = 64  # records of one ClientHello; all are parsed again when more bytes come
 
 
 class BadHello(ValueError):
@@ -41,8 +41,8 @@ def looks_like_tls(data: bytes) -> bool | None:
 
 
 def read_hello(data: bytes) -> Hello | None:
-    """Parse the ClientHello at the start of ``data``; None if it is incomplete. Raises :class:`BadHello`. It may span
-    up to 64 records, and these any number of segments."""
+    """Parse the ClientHello at the start of ``data``; None if it is incomplete. Raises :class:`BadHello`.
+    The ClientHello may span up to 64 records, and the records may span any number of TCP segments."""
     message = _message(data)
     if message is None:
         return None

@@ -101,7 +101,7 @@ def open_files(most: int) -> int:
     held = []
     try:
         for _ in range(most):
-            held.append(os.open("/dev/null", os.O_RDONLY))  # noqa: PERF401 - what was opened before the error counts
+            held.append(os.open("/dev/null", os.O_RDONLY))  # noqa: PERF401 - files before the error count
     except OSError:
         pass
     for fd in held:
@@ -116,7 +116,7 @@ def status(*names: str) -> dict[str, str]:
         name, _, value = line.partition(":")
         if name in names:
             found[name] = value.strip()
-    found.setdefault("NoNewPrivs", str(ctypes.CDLL(None).prctl(_GET_NO_NEW_PRIVS, 0, 0, 0, 0)))  # gVisor lacks it
+    found.setdefault("NoNewPrivs", str(ctypes.CDLL(None).prctl(_GET_NO_NEW_PRIVS, 0, 0, 0, 0)))  # gVisor lacks the line
     return found
 
 

@@ -22,7 +22,7 @@ _ANSWERS_WITHIN = 5.0  # seconds for the interpreter to list its variables
 
 
 async def inspect(session: Session, packages: tuple[InstalledPackage, ...]) -> Inspection:
-    """Describe a session with its installed ``packages``. A busy or silent interpreter has no variables."""
+    """Describe a session with its installed ``packages``. ``variables`` is None while it is busy or silent."""
     terms, lifetime, tally = session.steps.terms, session.steps.lifetime, session.tally
     admitted, is_busy = terms.admitted, session.is_busy
     network = network_of(admitted)

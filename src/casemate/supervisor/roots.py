@@ -25,8 +25,8 @@ _LINKS = {
     "/home/user": "/tmp/.home",
     "/packages/node/node_modules": "/opt/casemate/node_packages",  # until packages are shown there
 }
-# The last place that Node searches, also for imports of workspace modules. It dangles until something is installed:
-# npm would otherwise take it for the project that contains every folder.
+# A link in the last place that Node searches, also for imports of workspace modules. Until something is installed, its
+# target is missing: otherwise npm would take this folder for the project that contains every folder.
 NODE_MODULES = "/node_modules"
 INSTALLED_NODE = "packages/node/current/node_modules"
 _READ_ONLY = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID | kernel.ATTR_NODEV
@@ -90,7 +90,7 @@ def _mode(path: str) -> int:
 
 
 def make_parents(root: str, folder: str) -> None:
-    """Make the folders down to ``folder`` in the tree. Links are refused: one would lead to the host's own root."""
+    """Make the folders down to ``folder`` in the tree. Refuses links, which would lead to the host's own root."""
     top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.close(open_beneath(top, [name for name in folder.split("/") if name], make=True))
@@ -101,7 +101,7 @@ def make_parents(root: str, folder: str) -> None:
 
 
 def own_place(target: str) -> tuple[str, str]:
-    """The folder behind the cell's own place that contains ``target`` (`wire.OWN_PLACES`), and the path below it."""
+    """The folder that backs the cell's own place with ``target`` (`wire.OWN_PLACES`), and the path in that folder."""
     for prefix, folder in wire.OWN_PLACES.items():
         if target.startswith(prefix):
             return folder, target.removeprefix(prefix)

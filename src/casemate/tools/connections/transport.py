@@ -42,11 +42,11 @@ class ResolvedDefinition:
     url: str = field(default="", repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     sign_in: SignIn | None = field(default=None, repr=False)
-    # The vault's secrets, and values in headers, in variables with a secret's name and for the sign-in.
+    # The vault's secrets; values in headers, in variables whose names suggest a secret, and for the sign-in.
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def redaction(self) -> Redaction | None:
-        """The redaction of `secrets` in the server's output; None without long enough ones."""
+        """The redaction of `secrets` in the server's output; None if no secret is long enough."""
         known = {name: value for name, value in self.secrets.items() if len(value.encode()) >= _SHORTEST}
         if not known:
             return None
@@ -56,7 +56,7 @@ class ResolvedDefinition:
 
 
 def resolve_definition(definition: ServerDefinition, surroundings: Surroundings) -> ResolvedDefinition:
-    """Fill in the values. May block. Raises ``VaultUnavailable``, or ``InvalidArgument`` for a name without value."""
+    """Fill in the values. May block. Raises ``VaultUnavailable``, or ``InvalidArgument`` for a name without a value."""
     expansion = Expansion(surroundings.secrets.get, surroundings.environ, definition.variables)
     how, name = definition.how, definition.name
     if isinstance(how, Program):
@@ -70,7 +70,7 @@ def resolve_definition(definition: ServerDefinition, surroundings: Surroundings)
         if how.wall:  # only its definition configures its wall
             own, env = {**own, "CASEMATE_CONFIG": "none"}, {f"{_APART}{key}": text for key, text in env.items()}
         words = [*_wall_words(how.wall, surroundings.wall, bool(env)), how.command, *args]
-        # By descriptor, this is the folder that an approver saw. The child still has it when it changes to it.
+        # The descriptor is of the folder that an approver saw. The child still has it when it changes to that folder.
         cwd = how.cwd if how.folder is None else f"/proc/self/fd/{how.folder.fd}"
         command = ServerCommand(words, {**own, **env}, cwd)
         return ResolvedDefinition(command=command, secrets={**expansion.secrets, **given})
@@ -121,7 +121,7 @@ async def transport(
     words: OutputTail,
     waiting: Callable[[], AbstractContextManager[None]],
 ) -> AsyncGenerator[Streams]:
-    """Connect the server for the block. ``waiting``: a block that waits for a person, without deadlines."""
+    """Connect to the server for this block. ``waiting`` makes a block that waits for a person, without deadlines."""
     if resolved.command is not None:
         async with stdio(resolved.command, words) as streams:
             yield streams
