@@ -14,7 +14,7 @@ BUDGETS = {
     "audit+evidence": 2_788,
     "egress": 3_488,
     "execution": 4_218,
-    "guest": 6_214,
+    "guest": 6_215,
     "host": 896,
     "languages": 2_035,
     "model": 3_069,
@@ -29,7 +29,7 @@ BUDGETS = {
     "supervisor": 10_718,
     "surfaces": 1,
     "surfaces/cli": 6_740,
-    "surfaces/clients": 393,
+    "surfaces/clients": 402,
     "surfaces/http+surfaces/console": 2_774,
     "surfaces/kernel+surfaces/notebook.py": 967,
     "surfaces/mcp": 3_057,
@@ -42,15 +42,15 @@ BUDGETS = {
     "workspace+files+artifacts": 4_323,
 }
 BOUNDS = {
-    "lines of Python in src": 87_805,
-    "without docstrings, imports, comments and blanks": 56_908,
+    "lines of Python in src": 87_815,
+    "without docstrings, imports, comments and blanks": 56_914,
     "files": 509,
     "files of 40 lines or fewer": 61,
     "functions whose name is a participle or an adverb": 0,
     "class names in more than one file": 31,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 9,
-    "lines of tests": 85_478,
+    "lines of tests": 85_480,
 }
 # Classes with much the same fields, and why there are two.
 ALIKE = {

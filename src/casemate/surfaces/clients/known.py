@@ -16,6 +16,7 @@ import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any, Literal
 
@@ -124,13 +125,13 @@ _CACHE = "CACHEDIR.TAG"  # marks a folder that may be emptied at any time (bford
 def serve_command(toolset: str | None = None) -> list[str]:
     """The command that starts this casemate with ``serve``, by absolute path.
 
-    An installation inside a cache, such as one made by `uvx`, may vanish: then the command is `uvx casemate` again. An
-    environment made by uv carries the cache mark itself, but lasts.
+    An installation inside a cache, such as one made by `uvx`, may vanish: then the command is `uvx` again, with what it
+    was installed from. An environment made by uv carries the cache mark itself, but lasts.
     """
     options = ["serve", *(["--toolset", toolset] if toolset else [])]
     uvx, place = shutil.which("uvx"), Path(sys.prefix)
     if uvx and any((folder / _CACHE).is_file() for folder in place.parents):
-        return [os.path.abspath(uvx), "casemate", *options]
+        return [os.path.abspath(uvx), *_from_source(), "casemate", *options]
     folders = [os.path.dirname(sys.executable)]  # not resolved, so that a virtual environment keeps its own
     if Path(__file__).is_relative_to(site.getusersitepackages()):  # pip install --user
         folders.append(sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user")))
@@ -138,6 +139,14 @@ def serve_command(toolset: str | None = None) -> list[str]:
         if os.access(script := os.path.join(folder, "casemate"), os.X_OK):
             return [script, *options]
     return [sys.executable, "-P", "-m", "casemate", *options]  # -P: loads no module from the client's folder
+
+
+def _from_source() -> list[str]:
+    """uvx's option for where casemate was installed from, unless that was an index (PEP 610)."""
+    origin = json.loads(distribution("casemate").read_text("direct_url.json") or "{}")
+    if "vcs_info" in origin:
+        return ["--from", f"{origin['vcs_info']['vcs']}+{origin['url']}@{origin['vcs_info']['commit_id']}"]
+    return ["--from", origin["url"]] if origin else []
 
 
 def check_start(command: Sequence[str]) -> None:
