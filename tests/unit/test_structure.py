@@ -37,20 +37,20 @@ BUDGETS = {
     "telemetry": 377,
     "tools": 6_605,
     "vault": 877,
-    "walls": 5_746,
+    "walls": 5_750,
     "web": 1_140,
     "workspace+files+artifacts": 4_323,
 }
 BOUNDS = {
-    "lines of Python in src": 87_815,
-    "without docstrings, imports, comments and blanks": 56_914,
+    "lines of Python in src": 87_819,
+    "without docstrings, imports, comments and blanks": 56_918,
     "files": 509,
     "files of 40 lines or fewer": 61,
     "functions whose name is a participle or an adverb": 0,
     "class names in more than one file": 31,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 9,
-    "lines of tests": 85_480,
+    "lines of tests": 85_499,
 }
 # Classes with much the same fields, and why there are two.
 ALIKE = {

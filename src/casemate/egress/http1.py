@@ -136,8 +136,8 @@ class RequestReader:
 
 
 class AnswerReader:
-    """Follows the answer to one request to find its end. The caller passes the answer on unchanged or, with ``anew``,
-    as :meth:`take` returns it: whole heads, and a body without chunk boundaries."""
+    """Follows the answer to one request to find its end. The caller passes the answer on unchanged or, with
+    ``keeps_body``, as :meth:`take` returns it: whole heads, and a body without chunk boundaries."""
 
     def __init__(self, request: HttpRequest, *, keeps_body: bool = False) -> None:
         self._keeps_body = keeps_body

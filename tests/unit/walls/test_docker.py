@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -159,3 +161,20 @@ def test_an_address_that_cannot_be_used_is_refused_with_what_can() -> None:
     with pytest.raises(WallUnavailable) as refused:
         engine.find({"DOCKER_HOST": "ssh://host"})
     assert "ssh -nNT -L" in str(refused.value.remediation)
+
+
+def test_a_container_that_does_not_start_leaves_no_connection() -> None:
+    near, far = socket.socketpair()
+
+    class Refusing(engine.Engine):
+        def call(self, method: str, path: str, body: Any = None, **query: str) -> Any:
+            if path.endswith("/start"):
+                raise OSError(errno.EMFILE, "too many open files")
+            return {"Id": "c"}
+
+        def attach(self, container: str) -> tuple[socket.socket, bytes]:
+            return near, b""
+
+    with far, pytest.raises(OSError, match="too many"):
+        containers.Container(Refusing("unix:///none"), containers.ContainerTerms("image"), _size_of(Limits()))
+    assert near.fileno() == -1

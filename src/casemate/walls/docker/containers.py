@@ -194,7 +194,11 @@ class Container:
         try:
             self.socket, rest = engine.attach(self.id)
             self._heads = bytearray(rest)
-            engine.call("POST", f"/containers/{self.id}/start")
+            try:
+                engine.call("POST", f"/containers/{self.id}/start")
+            except BaseException:
+                self.socket.close()
+                raise
         except BaseException:
             remove(engine, self.id)
             raise

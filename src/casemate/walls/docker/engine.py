@@ -82,14 +82,14 @@ class Engine:
     def attach(self, container: str) -> tuple[socket.socket, bytes]:
         """Attach to a container's standard streams. Returns the connection and the bytes already received from it."""
         connection = self._connect()
-        connection.connect()
-        sock = connection.sock
-        assert isinstance(sock, socket.socket)
         path = f"/containers/{container}/attach?stream=1&stdin=1&stdout=1&stderr=1"
         head = (
             f"POST {path} HTTP/1.1\r\nHost: docker\r\nConnection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: 0\r\n\r\n"
         )
         try:
+            connection.connect()
+            sock = connection.sock
+            assert isinstance(sock, socket.socket)
             sock.sendall(head.encode())
             answer = b""
             while b"\r\n\r\n" not in answer:
@@ -103,7 +103,7 @@ class Engine:
                 number = int(status[0]) if status and status[0].isdigit() else 0
                 raise EngineError(number, f"it did not attach: {rest.decode('utf-8', 'replace').strip()[:1000]}")
         except BaseException:
-            sock.close()
+            connection.close()
             raise
         sock.settimeout(None)
         return sock, rest
