@@ -257,7 +257,9 @@ def test_a_person_fills_in_what_a_server_of_tools_asks_for(page: Page, daemon: D
     page.get_by_role("article", name="tool:").get_by_role("button", name="Allow once", exact=True).click()
     form = page.get_by_role("article", name="elicitation:")
     form.get_by_label("name (needed)").fill("Ada")
-    form.get_by_role("button", name="Allow once", exact=True).click()
+    allow = form.get_by_role("button", name="Allow once", exact=True)
+    until(lambda: page.evaluate("document.querySelector('.more')?.click()") or allow.is_enabled())
+    allow.click()
     assert '"name": "Ada"' in call(daemon, "runs.wait", run=run)["execution"]["stdout"]
     call(daemon, "tools.remove", name="w")
 

@@ -102,7 +102,11 @@ def test_what_is_too_long_to_be_seen_is_allowed_once_it_was_opened(page: Page, d
     page.keyboard.press("a")  # opens it
     page.keyboard.press("a")  # too soon
     assert "rm -rf important" in card.inner_text()
-    until(allow.is_enabled)
+    more = card.get_by_role("button", name="More below")
+    more.wait_for()
+    assert allow.is_disabled()
+    page.keyboard.press("a")
+    until(lambda: page.evaluate("document.querySelector('.more')?.click()") or allow.is_enabled())
     deny.click()
     card.wait_for(state="detached")
     call(daemon, "sessions.close", session=session)
@@ -175,7 +179,7 @@ def test_nothing_can_be_pressed_at_once_where_another_request_was(page: Page) ->
 def test_only_requests_that_are_shown_can_be_chosen(page: Page) -> None:
     page.evaluate(PUT, [[f"request {number}" for number in range(60)]])
     page.get_by_label("all 50").check()
-    page.get_by_role("button", name="Allow 50 once").wait_for()
+    page.get_by_role("button", name="Deny 50", exact=True).wait_for()
 
 
 def test_a_line_that_begins_anew_a_million_times_is_written(page: Page) -> None:
@@ -247,8 +251,10 @@ def test_many_requests_are_answered_at_once(page: Page, daemon: Daemon) -> None:
     queue = page.locator(".queue li")
     until(lambda: queue.count() == 5)
     assert page.title() == "(5) casemate"
-    for at in (0, 2):
+    for number, at in enumerate((0, 2), 1):
+        queue.nth(at).get_by_role("button").click()
         queue.nth(at).get_by_role("checkbox").check()
+        page.get_by_role("button", name=f"Allow {number} once").wait_for()
     page.get_by_role("button", name="Allow 2 once").click()
     until(lambda: queue.count() == 3)
     queue.last.get_by_role("checkbox").check()
@@ -289,6 +295,7 @@ def test_each_of_many_tabs_shows_what_waits_and_answers_it(page: Page, daemon: D
         run = call(daemon, "runs.start", code=code, session=session)["run"]
         for one in tabs:
             one.get_by_role("article").wait_for()
+        tab.bring_to_front()  # nobody has read what is in a tab that is not shown
         tab.get_by_role("button", name="Allow once", exact=True).click()
         for one in tabs:
             one.get_by_text("Nothing waits for an answer").wait_for()

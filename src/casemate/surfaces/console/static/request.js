@@ -1,11 +1,12 @@
 // One pending request: who asks, exactly what would cross the wall, and the controls to answer it.
 import { call } from "./api.js";
 import { codeOf, firstLine, nameOf } from "./names.js";
-import { Do, announce, brief, clock, html, useAsked, useLayoutEffect, useNow, useState, visible } from "./ui.js";
+import { Do, announce, brief, clock, html, useAsked, useEffect, useLayoutEffect, useNow, useRef, useState, visible } from "./ui.js";
 import { wasSeen } from "./waiting.js";
 
 const HELD = 500; // milliseconds before the buttons of a card that has just moved can be pressed
 const LARGE = 4000; // characters; larger values are folded
+const MOST_STYLED = 100_000; // characters of a diff with colors
 const ENDS_SHOWN = 300; // characters shown of each end of a folded value
 const SCOPES = [["once", "once"], ["run", "until the run ends"], ["session", "until the session ends"]];
 const ENDS = [["", "for all of that"], ["60", "for a minute"], ["600", "for ten minutes"], ["3600", "for an hour"]];
@@ -46,7 +47,7 @@ function subjectOf({ kind, summary, server, tool, arguments: given }) {
 }
 
 /** The same on a line, for lists. */
-export const briefly = (request) => brief(subjectOf(request)[0], 80);
+export const briefly = (request) => brief(subjectOf(request)[0].slice(0, 200), 80);
 
 /** Answer a request, and announce whether the answer was in time. */
 export async function decide(request, allow, options = {}) {
@@ -64,17 +65,18 @@ const SIGNS = { "+": "added", "-": "removed", "=": "named" };
 export const Diff = ({ text }) => html`<pre class="diff" tabindex="0">${text.split("\n").map((line) => html`<span class=${SIGNS[line[0]] ?? ""}>${visible(line)}${"\n"}</span>`)}</pre>`;
 
 function Value({ value, subject = null, onOpen }) {
+  const [isOpen, open] = useState(false);
   const text = subject ?? textOf(value);
-  const isDiff = typeof value === "string" && /^(=== |--- |@@ )/m.test(value);
-  const isList = Array.isArray(value) && value.length > 0 && value.every((one) => typeof one === "string");
-  const shown = subject !== null ? html`<pre class="subject" tabindex="0">${visible(text)}</pre>`
+  const isDiff = typeof value === "string" && text.length <= MOST_STYLED && /^(=== |--- |@@ )/m.test(value);
+  const isList = Array.isArray(value) && value.length > 0 && !isLarge(value) && value.every((one) => typeof one === "string");
+  const shown = () => subject !== null ? html`<pre class="subject" tabindex="0">${visible(text)}</pre>`
     : isDiff ? html`<${Diff} text=${text} />`
     : isList ? html`<ul>${value.map((one) => html`<li><code>${visible(one)}</code></li>`)}</ul>`
     : text.length > 80 || text.includes("\n") ? html`<pre tabindex="0">${visible(text)}</pre>` : html`<code>${visible(text)}</code>`;
-  if (!isLarge(value)) return shown;
+  if (!isLarge(value)) return shown();
   return html`<pre tabindex="0">${visible(text.slice(0, ENDS_SHOWN))}\n…\n${visible(text.slice(-ENDS_SHOWN))}</pre>
-    <details class="folded" onToggle=${(event) => event.currentTarget.open && onOpen()}>
-      <summary>All ${text.length} characters: open them before you allow it</summary>${shown}</details>`;
+    <details class="folded" onToggle=${({ currentTarget }) => { open(currentTarget.open); if (currentTarget.open) onOpen(); }}>
+      <summary>All ${text.length} characters: open them before you allow it</summary>${isOpen ? shown() : null}</details>`;
 }
 
 /** Form fields for an MCP server's elicitation, by MCP's JSON Schema for flat objects. */
@@ -111,7 +113,7 @@ function RuleOf({ request }) {
 function Agent({ caller }) {
   const own = /^agent:mcp:[0-9a-f]{16}(?::(.*))?$/.exec(caller);
   if (!own) return html`<strong>${visible(caller) || "this application"}</strong>`;
-  return own[1] ? html`an agent, <span class="soft">which calls itself</span> “${brief(own[1], 60)}”` : "an agent without a name";
+  return own[1] ? html`an agent, <span class="soft">which calls itself</span> <code>${brief(own[1], 60)}</code>` : "an agent without a name";
 }
 
 /** Who asks, as the host knows it; and the line that asks, whose number only the program says. */
@@ -121,7 +123,7 @@ function Asker({ request: { caller, session, run, line } }) {
   const asking = Number.isInteger(line) ? code?.split("\n")[line - 1]?.trim() : "";
   const label = code && firstLine(code);
   return html`<p class="asker">
-      ${session ? html`Session <a href=${`#/runs/session/${encodeURIComponent(session)}`}>${name || brief(session, 12)}</a>`
+      ${session ? html`Session <a href=${`#/runs/session/${encodeURIComponent(session)}`}><code>${name || brief(session, 12)}</code></a>`
         : html`Run <a href=${`#/runs/${encodeURIComponent(run)}`}><code>${label || brief(run, 12)}</code></a>`}
       ${" "}of <${Agent} caller=${caller} /></p>
     ${asking ? html`<p class="asker"><span class="soft">The program says line ${line}:</span> <code>${brief(asking, 200)}</code></p>` : null}`;
@@ -136,7 +138,7 @@ export function Waits({ request: { asked, expires, state }, isBrief = false }) {
 }
 
 /** Whether something has just moved to its `place`: a click there may have been meant for what was there before. */
-function useHeld(place) {
+export function useHeld(place) {
   const [isHeld, hold] = useState(true);
   useLayoutEffect(() => {
     hold(true);
@@ -146,13 +148,35 @@ function useHeld(place) {
   return isHeld;
 }
 
-/** `place`: where it stands, another whenever something above it comes or goes. */
-export function Card({ request, place }) {
+/** Whether the element `end` has been in view since `place` was last held: true, false, or null before that is known. */
+function useRead(end, place, isHeld) {
+  const [seen, note] = useState({});
+  const isRead = seen.place === place ? seen.isRead : null;
+  useEffect(() => {
+    if (isHeld || isRead) return;
+    const margin = end.current.closest("article").querySelector("footer").offsetHeight; // it may lie over the end
+    const watcher = new IntersectionObserver(
+      (views) => note({ place, isRead: views.some((one) => one.isIntersecting) }), { rootMargin: `0px 0px -${margin}px 0px` });
+    watcher.observe(end.current);
+    return () => watcher.disconnect();
+  }, [place, isHeld, isRead]);
+  return isRead;
+}
+
+/** `place`: where it stands, another whenever something above it comes or goes. `onRead`: called with its id at its end. */
+export function Card({ request, place, onRead = () => {} }) {
   const [terms, set] = useState({ scope: "once", expires: "", uses: "", reason: "" });
   const [content, fill] = useState({});
   const [isSeen] = useAsked(() => wasSeen(request), [request.id]);
   const [opened, note] = useState(new Set());
   const isHeld = useHeld(`${place} ${opened.size}`);
+  const [asks, end] = [useRef(null), useRef(null)];
+  const isRead = useRead(end, opened.size, isHeld);
+  useEffect(() => { if (isRead && !isUnread) onRead(request.id); }, [isRead]);
+  const scroll = () => {
+    const [{ scrollHeight, clientHeight }, { scrollingElement }] = [asks.current, document];
+    (scrollHeight > clientHeight ? asks.current : scrollingElement).scrollBy(0, 0.6 * Math.min(clientHeight, innerHeight));
+  };
   const change = (name) => (event) => set({ ...terms, [name]: event.target.value });
   const { kind, summary, arguments: given, session, run, hash, id } = request;
   const isUnread = Object.entries(given).some(([name, value]) => isLarge(value) && !opened.has(name));
@@ -167,7 +191,7 @@ export function Card({ request, place }) {
     ...(terms.uses ? { uses: Number(terms.uses) } : {}), ...(isForm ? { content } : {}),
   };
   return html`<article class="card request" tabindex="-1" aria-label=${brief(`${kind}: ${summary}`)}>
-    <div class="asks">
+    <div class="asks" ref=${asks}>
       <h2><${Kind} kind=${kind} />${isSeen === false ? html` <strong class="new">new<span class="hidden">: never seen before</span></strong>` : null}</h2>
       <${Asker} request=${request} />
       <${Value} subject=${subject} value=${told.length === 1 ? given[told[0]] : subject} onOpen=${() => note(new Set([...opened, told[0]]))} />
@@ -175,12 +199,14 @@ export function Card({ request, place }) {
         What asked is gone: an answer is for when exactly the same is asked again.</p>` : null}
       <dl>${list(facts.filter((one) => !isDetail(one)))}</dl>
       ${isForm ? html`<${Fields} schema=${given.schema} values=${content} onChange=${fill} />` : null}
+      <div class="end" ref=${end}></div>
       <details><summary>Details</summary><dl>
         ${list([...facts.filter(isDetail), ["hash", hash], ["run", run], ...(session ? [["session", session]] : []), ["request", id]])}</dl>
         <${RuleOf} request=${request} /></details>
     </div>
     <footer class="row">
-      <${Do} class="allow" aria-keyshortcuts="A" disabled=${isHeld || isUnread} onClick=${() => decide(request, true, options)}>
+      ${isRead === false ? html`<button type="button" class="plain more" onClick=${scroll}>More below: read all of it before you allow it</button>` : null}
+      <${Do} class="allow" aria-keyshortcuts="A" disabled=${isHeld || isUnread || !isRead} onClick=${() => decide(request, true, options)}>
         Allow ${SCOPES.find(([scope]) => scope === terms.scope)[1]}<kbd aria-hidden="true">A</kbd></${Do}>
       <${Do} class="deny" aria-keyshortcuts="D" disabled=${isHeld} onClick=${() => decide(request, false, { reason: terms.reason })}>
         Deny<kbd aria-hidden="true">D</kbd></${Do}>

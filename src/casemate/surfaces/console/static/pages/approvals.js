@@ -6,9 +6,9 @@ import { isKnown, waiting } from "../waiting.js";
 
 const MOST_SHOWN = 50; // the others follow as these are answered
 const FIELDS = "input, select, textarea";
-const KEYS = { a: [".pane details.folded:not([open]) > summary", ".pane footer .allow"], d: [".pane footer .deny"] };
+const KEYS = { a: [".pane .more", ".pane details.folded:not([open]) > summary", ".pane footer .allow"], d: [".pane footer .deny"] };
 
-/** A allows and D denies the request that is shown. A opens a folded value first. */
+/** A allows and D denies the request that is shown. A first goes on to what is out of sight, and opens a folded value. */
 function useKeys() {
   useEffect(() => {
     const hear = (event) => {
@@ -41,13 +41,14 @@ export function Page() {
   const requests = [...useStore(waiting).values()];
   const isTold = useStore(isKnown);
   const [selected, select] = useState(new Set());
+  const [read, note] = useState(new Set()); // the queue shows only how each begins
   const [isAsked, ask] = useState(false);
   const shown = requests.slice(0, MOST_SHOWN); // requests that are not shown cannot be selected
   const [current, choose] = useCurrent(shown);
   useKeys();
   const chosen = shown.filter((request) => selected.has(request.id));
   const toggle = (id) => select((known) => new Set(known.has(id) ? [...known].filter((one) => one !== id) : [...known, id]));
-  const seen = chosen.filter((request) => !isFolded(request));
+  const seen = chosen.filter((request) => read.has(request.id) && !isFolded(request));
   const answer = async (allow) => {
     for (const request of allow ? seen : chosen) await decide(request, allow);
     select(new Set());
@@ -64,7 +65,8 @@ export function Page() {
   const isAll = chosen.length === shown.length;
   const selectAll = () => select(new Set(isAll ? [] : shown.map((request) => request.id)));
   return html`<div class="desk">
-    <div class="pane"><${Card} key=${current.id} request=${current} place=${current.id} /></div>
+    <div class="pane"><${Card} key=${current.id} request=${current} place=${current.id}
+      onRead=${(id) => note((known) => new Set([...known, id]))} /></div>
     <nav class="queue" aria-label="What waits"><ol>${shown.map((request) => html`<li key=${request.id}>
       ${isMany ? html`<input type="checkbox" checked=${selected.has(request.id)} aria-label=${`Select: ${brief(request.summary)}`}
         onChange=${() => toggle(request.id)} />` : null}
@@ -76,6 +78,7 @@ export function Page() {
       <${Do} class="allow" disabled=${!seen.length} onClick=${() => answer(true)}>Allow ${seen.length} once</${Do}>
       <${Do} class="deny" disabled=${!chosen.length} onClick=${() => answer(false)}>Deny ${chosen.length}</${Do}>
       <button type="button" class="deny" onClick=${() => ask(true)}>Deny all that waits…</button>
+      ${seen.length < chosen.length ? html`<small>Only what you have read can be allowed with others; what is folded, only alone.</small>` : null}
     </div>` : null}</nav></div>
     ${isAsked ? html`<${Dialog} title="Deny all that waits?" onClose=${() => ask(false)}>
       <p>Also what is not shown yet. Programs are told that it was denied.</p>

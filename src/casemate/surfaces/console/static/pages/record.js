@@ -63,14 +63,16 @@ const crossed = {
   tool: ({ server, tool, outcome, seconds }) => `called ${server}.${tool}: ${outcome}, after ${duration(seconds)}`,
   files: ({ action, path }) => `${action} ${path} on the host`,
 };
-// What a row of each kind says, as a sentence; "" where these words do not fit it.
+const capital = (text) => `${text[0].toUpperCase()}${text.slice(1)}`;
+// What a row of each kind says, as a sentence; "" where these words do not fit it. Programs' words come last: they may be long.
 const SENTENCES = {
   intent: ({ language, program, code, session }) => `${session ? "A step in" : "A program in"} ${language} started: ${typeof code === "string" ? firstLine(code) : program}`,
   outcome: ({ status, duration: seconds, cause, error }) => `It ended after ${duration(seconds)}: ${[status, cause, error].filter(Boolean).join(", ")}`,
   request: ({ summary }) => `It asks to ${summary}`,
-  decision: ({ decision, summary, request, ...why }) => `${summary ?? `An answer to request ${request}`}: ${decision}${by(why)}`,
+  decision: ({ decision, by: who, summary, request, ...why }) =>
+    `${capital(decision)}${by({ by: who })}: ${summary ?? `an answer to request ${request}`}${by(why)}`,
   crossing: ({ kind, host, port, decision, connections, reason, ...rest }) => host
-    ? `${host}${port ? `:${port}` : ""} ${decision === "denied" ? "was refused" : "was reached"}, ${connections ?? 1} ${connections > 1 ? "times" : "time"}${reason ? `: ${reason}` : ""}`
+    ? `${decision === "denied" ? "Refused" : "Reached"}: ${host}${port ? `:${port}` : ""}, ${connections ?? 1} ${connections > 1 ? "times" : "time"}${reason ? `: ${reason}` : ""}`
     : crossed[kind]?.({ ...rest, kind }) ?? "",
   session: ({ action, language, caller }) => `A session${language ? ` in ${language}` : ""} was ${action}${caller ? ` by ${caller}` : ""}`,
   queue: () => "It waited for its turn",

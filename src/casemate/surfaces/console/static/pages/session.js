@@ -4,7 +4,7 @@ import { Execution } from "../execution.js";
 import { Files } from "../files.js";
 import { codeOf, nameOf } from "../names.js";
 import { Previews } from "../previews.js";
-import { Diff, decide } from "../request.js";
+import { Diff, decide, useHeld } from "../request.js";
 import { Dialog, Do, Failed, Json, Table, brief, html, useAsked, useRef, useState, visible } from "../ui.js";
 import { waiting } from "../waiting.js";
 import { Doing, useNews } from "./runs.js";
@@ -57,10 +57,25 @@ function Prompt({ session, onStart }) {
     <${Do} class="main" disabled=${!code.trim()} onClick=${start}>Run</${Do}><${Failed} error=${failed} /></div>`;
 }
 
+/** What else a change is, as `shown_change` of casemate/model/review.py has it: its diff shows no mode and no link. */
+function factsOf({ source, mode_before, mode_after, size_before, size_after, link_before, link_after, ...one }) {
+  const octal = (mode) => mode?.toString(8);
+  const told = (what, before, after, unit = "") => {
+    const known = [...new Set([before, after])].filter((value) => value != null);
+    return known.length ? `${what}${known.join(" to ")}${unit}` : "";
+  };
+  return [
+    source && `was ${source}`, told("mode ", octal(mode_before), octal(mode_after)), told("", size_before, size_after, " bytes"),
+    told("link to ", link_before, link_after), one.is_binary && "binary", one.left_out && `lines not shown: ${one.left_out}`,
+    one.refused && `refused: ${one.refused}`, one.conflict && `conflict: ${one.conflict}`,
+  ].filter(Boolean).map(visible).join("; ");
+}
+
 /** Changes that are not applied, where the service keeps them for review. Applying allows exactly what is shown. */
 function Review({ session, isBusy }) {
   const [found, error, again] = useAsked(() => (isBusy ? Promise.resolve() : call("sessions.diff", { session })), [session]);
   const [outcome, tell] = useState("");
+  const isHeld = useHeld(found?.hash);
   if (error?.kind === "invalid" || !found?.changes.length) return outcome && html`<p role="status">${outcome}</p>`;
   const apply = async () => {
     const isThis = ({ kind, session: of, arguments: given }) => kind === "files" && of === session && given.sha256 === found.hash;
@@ -74,11 +89,10 @@ function Review({ session, isBusy }) {
   };
   const discard = () => call("sessions.discard", { session }).then(again);
   return html`<section class="card"><h2>Changes that are not applied</h2>
-    <ul>${found.changes.map((one) => html`<li>${one.kind} <code>${visible(one.path)}</code> 
-      <small>${[one.is_binary ? "binary" : "", one.left_out && `lines not shown: ${one.left_out}`, one.refused, one.conflict].filter(Boolean).map(visible).join("; ")}</small></li>`)}</ul>
+    <ul>${found.changes.map((one) => html`<li>${one.kind} <code>${visible(one.path)}</code> <small>${factsOf(one)}</small></li>`)}</ul>
     ${found.changes.filter((one) => one.diff).map((one) => html`<${Diff} text=${`=== ${one.path}\n${one.diff}`} />`)}
     ${outcome && html`<p role="status">${outcome}</p>`}
-    <div class="row"><${Do} class="allow" onClick=${apply}>Apply</${Do}><${Do} class="deny" onClick=${discard}>Discard</${Do}></div></section>`;
+    <div class="row"><${Do} class="allow" disabled=${isHeld} onClick=${apply}>Apply</${Do}><${Do} class="deny" disabled=${isHeld} onClick=${discard}>Discard</${Do}></div></section>`;
 }
 
 export function Session({ session }) {
