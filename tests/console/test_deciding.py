@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -81,19 +80,16 @@ def test_a_request_says_who_asks_which_line_what_is_new_and_until_when(page: Pag
 def test_the_next_request_stands_where_the_last_one_stood_and_has_the_focus(page: Page, daemon: Daemon) -> None:
     sessions = [call(daemon, "sessions.open")["session"] for _ in range(3)]
     runs = [ask(daemon, session, str(number)) for number, session in enumerate(sessions)]
-    subject, places = page.locator("pre.subject"), []
-
-    def is_over(number: int) -> bool:
-        return subject.count() == 0 or subject.inner_text() != f"echo {number}"
-
+    places = []
     for number in range(3):
-        page.locator("pre.subject", has_text=f"echo {number}").wait_for()
+        subject = page.locator("pre.subject", has_text=f"echo {number}")
+        subject.wait_for()
         until(page.get_by_role("button", name="Allow once", exact=True).is_enabled)
         names = ("Allow once", "Deny")
         places.append([page.get_by_role("button", name=name, exact=True).bounding_box() for name in names])
         assert number == 0 or page.evaluate("document.activeElement.matches('article')")
         page.keyboard.press("a" if number < 2 else "d")
-        until(partial(is_over, number))
+        subject.wait_for(state="detached")
     assert places == [places[0]] * 3
     until(lambda: page.evaluate("document.activeElement.tagName") == "H1")
     ended = [call(daemon, "runs.wait", run=run)["execution"] for run in runs]
