@@ -65,9 +65,8 @@ def run(tree: Path, benchmark: str, *, quick: bool) -> Samples:
         env = {**os.environ, "PYTHONPATH": f"{tree / 'src'}:{tree}"}
         subprocess.run(command, cwd=tree, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
         tables = json.loads(Path(file.name).read_text())["tables"]
-    return {
-        (table["title"], row["name"]): row["seconds"] for table in tables for row in table["rows"] if row.get("seconds")
-    }
+    found = {(table["title"], row["name"]): row.get("seconds") for table in tables for row in table["rows"]}
+    return {key: [one] if isinstance(one, float) else one for key, one in found.items() if one}
 
 
 def tell(commits: list[str], before: list[Samples], after: list[Samples]) -> None:
