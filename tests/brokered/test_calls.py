@@ -46,6 +46,34 @@ def rows(audit: Path, **wanted: object) -> list[dict[str, Any]]:
     return [detail for detail in found if all(detail.get(key) == value for key, value in wanted.items())]
 
 
+LINES = {
+    "python": ["from mcptools.w import note\n\ndef late():\n    note.run(text='x')", "late()"],
+    "node": [
+        "const { w } = require('mcptools');\n\nasync function late() {\n  await w.note({ text: 'x' });\n}",
+        "await late()",
+    ],
+}
+
+
+@pytest.mark.parametrize("language", ["python", "node"])
+async def test_an_approver_sees_the_line_that_calls(opened: Opened, witness: Witness, language: Any) -> None:
+    """In a session it is a line of the step that runs, not of the one that defined the function."""
+    lines: list[int | None] = []
+
+    def approve(request: ApprovalRequest) -> bool:
+        lines.append(request.line)
+        return True
+
+    define, use = LINES[language]
+    program = f"{define}\n{use if language == 'python' else 'late()'}"
+    async with opened(approve=approve) as sandbox:
+        assert (await sandbox.run(program, language=language)).ok
+        async with sandbox.session(language=language) as session:
+            assert (await session.run(define)).ok
+            assert (await session.run(f"1;\n{use}")).ok
+    assert lines == [4, 2]
+
+
 async def test_a_call_that_a_person_allows_is_made_as_it_was_shown(opened: Opened, witness: Witness) -> None:
     seen: list[ApprovalRequest] = []
 

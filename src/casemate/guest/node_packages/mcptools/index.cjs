@@ -131,8 +131,9 @@ async function answered(request, signal, tell) {
 // --- calls -----------------------------------------------------------------------------------------------------
 
 async function call(server, tool, args, { signal, onProgress } = {}) {
+  const line = lineOfProgram();
   const row = await find(server, tool);
-  const request = { do: 'call', server: row.server, tool: row.tool, arguments: args };
+  const request = { do: 'call', server: row.server, tool: row.tool, arguments: args, line };
   const tell = onProgress && (({ progress, total, message }) => onProgress({ progress, total, message }));
   const answer = await answered(tell ? { ...request, progress: true } : request, signal, tell);
   const content = answer.content ?? [];
@@ -144,6 +145,15 @@ async function call(server, tool, args, { signal, onProgress } = {}) {
   if (!('structured' in answer)) return new Output(content);
   if (typeof answer.structured === 'object' && answer.structured !== null) contents.set(answer.structured, content);
   return answer.structured;
+}
+
+// The innermost line of the submitted program, or of the step whose top level runs. Absent if the stack shows neither.
+function lineOfProgram() {
+  const stack = String(new Error().stack);
+  const program = /\/program\/main\.\w+$/.exec(process.argv[1] ?? '') ? process.argv[1] : undefined;
+  const file = /^ +at (?:async )?(step_\d+):/m.exec(stack)?.[1] ?? program;
+  const at = file ? stack.indexOf(`${file}:`) : -1;
+  return at < 0 ? undefined : Number.parseInt(stack.slice(at + file.length + 1), 10) || undefined;
 }
 
 async function find(server, tool) {
