@@ -20,9 +20,8 @@ from urllib.parse import urlsplit
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when this file is run by its path
 
 from tests.console.browser import Chromium, Page, chromium, signed_in
-from tests.console.conftest import link_of
+from tests.console.conftest import call, link_of
 from tests.console.seeds import seeded_service
-from tests.console.test_pages import call
 from tests.service.daemon import Daemon
 from tests.sessions.previewing import SITE, cookie_of, name_of
 

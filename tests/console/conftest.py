@@ -99,8 +99,20 @@ def real_browser() -> Iterator[Chromium]:
         yield one
 
 
+def call(daemon: Daemon, operation: str, **arguments: Any) -> Any:
+    """The answer to an operation, as the user's own commands ask for it."""
+    with unix(daemon) as connection:
+        head = f"POST /v1/{operation.replace('.', '/')} HTTP/1.1\nHost: localhost\nContent-Type: application/json"
+        status, _, body = raw_http(connection, head, json.dumps(arguments).encode())
+    assert status == 200, body
+    return json.loads(body)
+
+
 @pytest.fixture
 def page(real_browser: Chromium, daemon: Daemon) -> Iterator[Page]:
     """The console, signed in. What fails in it fails the test."""
-    with signed_in(real_browser, link_of(daemon)) as one:
-        yield one
+    try:
+        with signed_in(real_browser, link_of(daemon)) as one:
+            yield one
+    finally:
+        call(daemon, "approvals.deny_all")  # what a failed test leaves would fail those after it

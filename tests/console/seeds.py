@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.console.browser import Page
-from tests.console.test_pages import call
+from tests.console.conftest import call
 from tests.service.daemon import ASKS, Daemon, environment, serving
 from tests.support.waiting import until
 

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 from tests.console.browser import Chromium, Page, signed_in
-from tests.console.conftest import link_of
+from tests.console.conftest import call, link_of
 from tests.console.judge import Witness, witness
-from tests.console.test_pages import call
 from tests.service.daemon import Daemon
 from tests.support.waiting import until
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.brokered.conftest import SERVER
 from tests.console.browser import Chromium, Page, signed_in
-from tests.console.conftest import link_of
+from tests.console.conftest import call, link_of
 from tests.console.seeds import seeded_service
-from tests.console.test_pages import call, open_session, step
+from tests.console.test_pages import open_session, step
 from tests.service.daemon import Daemon
 from tests.sessions.previewing import SITE
 from tests.support.waiting import until

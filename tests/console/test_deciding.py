@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.console.browser import Chromium, Page, signed_in
-from tests.console.conftest import link_of
-from tests.console.test_pages import PUT, call
+from tests.console.conftest import call, link_of
+from tests.console.test_pages import PUT
 from tests.service.daemon import Daemon, environment, serving
 from tests.support.waiting import until
 

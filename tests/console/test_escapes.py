@@ -13,10 +13,9 @@ from functools import partial
 
 import pytest
 from tests.console.browser import Chromium, Page
-from tests.console.conftest import link_of
+from tests.console.conftest import call, link_of
 from tests.console.judge import ACTIVE, HIDDEN, Judge, Witness, bundles, drawing, markup, witness
 from tests.console.seeds import refuse, seeded_service
-from tests.console.test_pages import call
 from tests.service.daemon import Daemon
 from tests.support.waiting import MAX_WAIT, until
 

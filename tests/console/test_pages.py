@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler
@@ -13,9 +12,8 @@ from typing import Any
 
 import pytest
 from tests.console.browser import Chromium, Page, signed_in
-from tests.console.conftest import link_of
-from tests.service.daemon import ASKS, Daemon, environment, reserved_port, serving, unix
-from tests.service.daemon import http as raw_http
+from tests.console.conftest import call, link_of
+from tests.service.daemon import ASKS, Daemon, environment, reserved_port, serving
 from tests.support import loopback
 from tests.support.waiting import MAX_WAIT, until
 
@@ -40,15 +38,6 @@ print('begins')
 for number in range(20000):
     print('line', number)
 """
-
-
-def call(daemon: Daemon, operation: str, **arguments: Any) -> Any:
-    """The answer to an operation, as the user's own commands ask for it."""
-    with unix(daemon) as connection:
-        head = f"POST /v1/{operation.replace('.', '/')} HTTP/1.1\nHost: localhost\nContent-Type: application/json"
-        status, _, body = raw_http(connection, head, json.dumps(arguments).encode())
-    assert status == 200, body
-    return json.loads(body)
 
 
 def open_session(page: Page, daemon: Daemon) -> str:
@@ -101,7 +90,7 @@ def test_what_is_too_long_to_be_seen_is_allowed_once_it_was_opened(page: Page, d
     assert allow.is_disabled()
     page.keyboard.press("a")  # opens it
     page.keyboard.press("a")  # too soon
-    assert "rm -rf important" in card.inner_text()
+    card.locator("details.folded").get_by_text("rm -rf important").wait_for()
     more = card.get_by_role("button", name="More below")
     more.wait_for()
     assert allow.is_disabled()
@@ -176,6 +165,21 @@ def test_nothing_can_be_pressed_at_once_where_another_request_was(page: Page) ->
     assert page.evaluate(PUT, [["third"]]) == [True]
 
 
+def test_a_page_that_loads_late_does_not_take_the_place_of_the_next_one(page: Page) -> None:
+    late: list[Any] = []
+    page.route("**/pages/health.js", lambda route: late.append(route))  # noqa: PLW0108 - it needs a plain function
+    page.evaluate("location.hash = '#/health'")
+    until(lambda: page.evaluate("1") and late)  # Playwright hears of it while it does something
+    page.evaluate("location.hash = '#/record'")
+    heading = page.get_by_role("heading", name="Record", exact=True)
+    heading.wait_for()
+    late[0].continue_()
+    page.evaluate(
+        "import(new URL('pages/health.js', document.baseURI).href).then(() => new Promise(requestAnimationFrame))"
+    )
+    assert heading.is_visible()
+
+
 def test_only_requests_that_are_shown_can_be_chosen(page: Page) -> None:
     page.evaluate(PUT, [[f"request {number}" for number in range(60)]])
     page.get_by_label("all 50").check()
@@ -202,7 +206,7 @@ def test_a_run_is_started_in_the_language_that_was_chosen(page: Page, daemon: Da
     page.get_by_label("Language").select_option("shell")
     page.get_by_role("dialog").get_by_role("button", name="Start", exact=True).click()
     page.locator(".execution[aria-busy=false]").wait_for()
-    assert page.locator(".output > div > div").all_inner_texts() == ["42", "100%", "red"]
+    until(lambda: page.locator(".output > div > div").all_inner_texts() == ["42", "100%", "red"])
     assert page.locator(".output .c-red").all_inner_texts() == ["red"]
     assert page.title() == "casemate"
 

@@ -2,7 +2,7 @@
 import { onState, signIn, signOut, user } from "./api.js";
 import { Sign, waiting, watchApprovals } from "./waiting.js";
 import { PAGES } from "./pages.js";
-import { Component, Failed, html, render, useEffect, useRef, useState, useStore, visible } from "./ui.js";
+import { Component, Failed, html, render, useAsked, useEffect, useRef, useState, useStore, visible } from "./ui.js";
 
 function decoded(part) {
   try {
@@ -30,11 +30,10 @@ class Kept extends Component {
 }
 
 function Shown({ page, rest }) {
-  const [found, set] = useState(null);
-  useEffect(() => { page.load().then((module) => set({ page, Page: module.Page })); }, [page]);
+  const [found, error] = useAsked(async () => ({ page, Page: (await page.load()).Page }), [page]);
   const heading = useRef(null);
   useEffect(() => { heading.current?.focus(); }, [found]);
-  if (found?.page !== page) return null;
+  if (found?.page !== page) return html`<${Failed} error=${error} />`;
   return html`<h1 tabindex="-1" ref=${heading}>${page.title}</h1>
     <${Kept} key=${[page.name, ...rest].join("/")}><${found.Page} rest=${rest} /></${Kept}>`;
 }
