@@ -470,7 +470,7 @@ def test_a_host_that_nobody_allows_is_refused_with_a_code_of_its_own(served: Cli
     served("approvals", "deny", pending[0]["id"])
     _, stderr = going.communicate(timeout=60)
     assert going.returncode == 77
-    assert stderr in (b"", b"casemate: waits for an answer: casemate approvals, in another terminal\n")
+    assert stderr in (b"", b"casemate: a request waits for an answer; in another terminal, run: casemate approvals\n")
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def checked_cwd(cwd: str | None) -> str | None:
 
 
 def check_files(request: Request, workspace: Path, mode: str) -> None:
-    """Raises ``InvalidArgument`` for given files that would replace the caller's own."""
+    """Raises ``InvalidArgument`` for given files that would replace files of the caller."""
     if request.files and mode == "direct":
         raise InvalidArgument("files", "cannot be given with workspace_mode='direct'; write them into the folder")
     for name in request.files:

@@ -71,9 +71,9 @@ def bound_by_policy(options: Mapping[str, Any], *, wraps: bool = False) -> Bound
     """The arguments in force for these options of a sandbox: the policy is the most that is permitted, and arguments
     only narrow it.
 
-    An argument that is not given is the policy's, else the default. Of two limits the tighter one holds. A value beyond
-    the policy raises ``InvalidArgument`` naming both. ``wraps``: for a wrapped command, for which each path of the
-    policy is applied separately.
+    An argument that is not given comes from the policy, or else is the default. Of two limits the tighter one holds. A
+    value beyond the policy raises ``InvalidArgument`` naming both. ``wraps``: for a wrapped command, for which each
+    path of the policy is applied separately.
     """
     values = {**defaults_of(SandboxOptions), **options}
     most, isolation = policy_from(values["policy"], values["workspace"]), values["isolation"]

@@ -65,7 +65,7 @@ class Settings:
 
     @property
     def limits(self) -> dict[str, Any]:
-        """The given limits, by name, without the policy's."""
+        """The given limits, by name, without those of the policy."""
         return {name.removeprefix(_LIMIT): one.value for name, one in self.given.items() if name.startswith(_LIMIT)}
 
     @property

@@ -456,7 +456,7 @@ class SandboxParts:
 
 
 def _needed_by_python(environment: Environment) -> tuple[Entry, ...]:
-    """What programs see for Python's interpreter; environments that casemate makes later are its own."""
+    """What programs see for Python's interpreter; casemate itself makes any later environments."""
     with contextlib.suppress(CasemateError):  # the program's own run reports it
         return runtime_for("python").launch(environment, "", ()).entries
     return ()

@@ -48,7 +48,7 @@ _ROOTS = ("/tmp", "/var/tmp", "/home", "/opt", "/var", "/home/user")  # no host 
 class WrapRequest:
     command: str
     arguments: tuple[str, ...] = ()
-    # Of :class:`casemate.Sandbox`; the default workspace is the policy's or `cwd`, the default mode direct.
+    # Options of :class:`casemate.Sandbox`. Default workspace: the one in the policy, or `cwd`. Default mode: direct.
     options: Mapping[str, Any] = field(default_factory=dict)
     shown: tuple[str, ...] = ()  # more files and folders that it may read
     copied: tuple[str, ...] = ()  # folders that it may also write to; its changes are discarded

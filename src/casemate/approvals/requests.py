@@ -67,7 +67,7 @@ class RequestStates:
         self._bytes_of: Counter[str] = Counter()  # by caller
 
     def add(self, request: str, pending: PendingRequest) -> str:
-        """Add a request by its id. Returns why it is refused; then nothing has changed."""
+        """Add a request by its id. If it is refused, returns why and changes nothing."""
         requester, size = pending.requester, pending.size
         counts = self._runs.setdefault(requester.run, _RunCounts())
         if counts.asked >= MOST_ASKED:

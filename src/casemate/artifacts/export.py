@@ -1,4 +1,4 @@
-"""Writes artifacts beneath a folder of the caller's, and nowhere else.
+"""Writes artifacts beneath a folder that the caller names, and nowhere else.
 
 No link in the folder is followed. A file or link at an artifact's name is replaced. Two artifacts can have the
 same name to the folder's file system (case, Unicode forms); the second is then written as ``name (2).txt``.

@@ -1,7 +1,7 @@
 """``sandbox.artifacts``: the files of recent runs, by the run's id.
 
 An ``Execution`` keeps its files while it exists. Other callers find them here while the run is among the newest and the
-sizes fit. Bytes in memory and in unlinked files count alike, so neither grows without bound.
+sizes fit. Bytes in memory and bytes in unlinked files both count, so neither grows without bound.
 """
 
 from __future__ import annotations

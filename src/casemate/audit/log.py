@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 Sync = Literal["grouped", "row"]
 Clock = Callable[[], tuple[int, int]]
-_ONCE = ("intent", "outcome")  # kinds of which an execution has one row
+_ONCE = ("intent", "outcome")  # an execution has one row of each of these kinds
 _LOST = bound_detail({"status": "lost", "reason": "casemate was killed while this ran: what it did is not known"})
 _GONE = "a file of it was removed or replaced while it was open"
 _MOMENT = 0.1  # seconds of rows that share one transaction and one signature
@@ -76,7 +76,7 @@ _living: WeakSet[AuditLog] = WeakSet()
 
 
 def _leave_to_parent() -> None:
-    """After a fork, in the child: use and close nothing of the parent's."""
+    """After a fork, in the child: neither use nor close what belongs to the parent."""
     for log in _living:
         log.of_parent, log._database = log._database, None
         log._lock, log._turn = threading.Lock(), threading.RLock()

@@ -198,7 +198,7 @@ VARIABLES = {
     "GIT_SSL_CAINFO": _BUNDLE,
     "AWS_CA_BUNDLE": _BUNDLE,
     "CARGO_HTTP_CAINFO": _BUNDLE,
-    "NODE_EXTRA_CA_CERTS": _OWN,  # in addition to Node's own; also for npm
+    "NODE_EXTRA_CA_CERTS": _OWN,  # in addition to Node's own authorities; also for npm
 }
 
 

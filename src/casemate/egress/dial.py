@@ -27,8 +27,8 @@ _NOBODYS = "192.0.2.1"  # reserved for documentation (RFC 5737), so no interface
 
 
 def is_own(address: str) -> bool:
-    """Whether ``address`` is one of this host's: only then can a socket be bound to it. With
-    ``net.ipv4.ip_nonlocal_bind``, sockets can be bound to any address, so every address counts as the host's."""
+    """Whether ``address`` belongs to this host: only then can a socket be bound to it. With
+    ``net.ipv4.ip_nonlocal_bind``, sockets can be bound to any address, so every address counts as its own."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((address, 0))

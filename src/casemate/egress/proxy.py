@@ -244,7 +244,7 @@ _END_SECONDS = 10.0
 
 class EgressProxy:
     """The egress proxy of one sandbox. It starts with the first cell and ends with :meth:`close`. ``resolve`` returns a
-    name's IPv4 addresses or raises ``OSError``; None uses the host's. ``connect`` connects to one."""
+    name's IPv4 addresses or raises ``OSError``; None uses the host's resolver. ``connect`` connects to one."""
 
     def __init__(self, resolve: Resolve | None = None, connect: Connect = connect) -> None:
         self._resolve = resolve

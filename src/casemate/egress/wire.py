@@ -6,7 +6,7 @@ resolvers that randomize the case of letters require.
 
 ClientHello (RFC 8446, section 4.1.2) with the server's name (RFC 6066, section 3). The parser refuses everything that a
 server might parse differently: two names, a repeated extension, trailing bytes. With Encrypted ClientHello it sees the
-outer name, which is the provider's.
+outer name, which names the provider.
 """
 
 from __future__ import annotations

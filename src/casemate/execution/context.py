@@ -86,7 +86,7 @@ class ExecutionContext:
         return self.hosts is not None and self.approvals().may_ask("egress", stream=stream)
 
     def for_own_program(self, limits: Limits) -> ExecutionContext:
-        """This sandbox for a program of casemate's own, with nothing of the caller's. It has ``limits``, narrowed by
+        """This sandbox for one of casemate's own programs, with nothing from the caller. It has ``limits``, narrowed by
         those of the sandbox, except for output: an answer that is cut cannot be read."""
         output = {name: getattr(limits, name) for name in OUTPUT_LIMITS}
         narrowed = replace(self.limits.narrowed(limits), **output)

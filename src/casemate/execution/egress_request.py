@@ -102,7 +102,7 @@ def _answer_by_rule(hosts: HostRules | None, name: str, port: int) -> EgressAnsw
 
 
 def _question(hosts: HostRules, name: str, port: int, session: str | None) -> Question:
-    """The same question as the egress proxy's, so that the proxy finds the decision. Only the summary differs."""
+    """The same question that the egress proxy asks, so that the proxy finds the decision. Only the summary differs."""
     whom = "this session" if session is not None else f"all runs and sessions{f' of {agent()}' if agent() else ''}"
     summary = f"let programs of {whom} connect to {name}, port {port}"
     return Question("egress", summary, {"host": name, "port": port}, beyond=hosts.beyond(name, port))

@@ -68,7 +68,7 @@ class FileCollector:
         kind = self.plan.workspace.kind
         with self._open_layer(tree, unlock=False) as folder:
             self._note(folder)
-            if kind == "direct" or self.review is not None:  # all other files are the caller's, or await review
+            if kind == "direct" or self.review is not None:  # all other files belong to the caller, or await review
                 return self._is_output_unchanged(folder, self.collected)
             return self.applied.is_whole(folder, folders=True) if kind == "overlay" else self.collected.is_whole(folder)
 

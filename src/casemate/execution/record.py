@@ -77,7 +77,7 @@ async def record_execution(planned: Planned) -> AsyncIterator[Record]:
 
 
 def _redact_intent(intent: dict[str, Any], redaction: Redaction) -> dict[str, Any]:
-    """The row redacted, with the SHA-256 of each original value's canonical JSON (the intent has the code's)."""
+    """The row redacted, with the SHA-256 of each original value's canonical JSON (the intent has that of the code)."""
     kept = {name: redaction.value(value) for name, value in intent.items()}
     hashes = {name: sha256(to_json(value)) for name, value in intent.items() if kept[name] != value and name != "code"}
     return {**kept, "sha256_of": hashes} if hashes else kept

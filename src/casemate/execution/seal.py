@@ -116,7 +116,7 @@ def execution_of(
 
 # Signals by which runtimes die when memory is refused: V8 traps or aborts, C code aborts or faults.
 _SELF_ENDED = {signal.SIGABRT, signal.SIGTRAP, signal.SIGILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGKILL}
-_NEAR = 0.7  # share of the memory limit in use from which such a death counts as out of memory
+_NEAR = 0.7  # share of the memory limit; with more in use, such a death counts as out of memory
 _WHY_ENDED = {
     "silent": "its interpreter did not answer",
     "deaf": "its interpreter closed a pipe that it is talked to through",

@@ -28,7 +28,7 @@ _EVERY = {"high": 1, "normal": 4, "agents": 16, "low": 64}  # at least about one
 
 class Claim(NamedTuple):
     namespace: str = ""
-    account: str = ""  # an agent's; empty for other callers
+    account: str = ""  # of an agent; empty for other callers
     refused: Callable[[QueueFull], None] = lambda _: None  # called on the first refusal since one was let wait
     priority: Priority = "normal"
     by: float | None = None  # the deadline for starting, on the loop's clock

@@ -93,8 +93,8 @@ def write_file(
     """Put a regular file at ``name`` (one component) in ``folder``, replacing a file or link there.
 
     ``flush``: write the file and its name to disk before this returns. ``before``: runs after the file is written and
-    before it gets its name. Returns the new file's identity. Raises ``OSError`` (or what ``chunks`` and ``before``
-    raise); then ``name`` is unchanged.
+    before it gets its name. Returns the new file's identity. Raises ``OSError``, or any error of ``chunks`` and
+    ``before``. ``name`` is unchanged after an error.
     """
     temporary = _temporary_name()
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

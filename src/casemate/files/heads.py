@@ -1,4 +1,4 @@
-"""Parses the headers of an untrusted tar archive. tarfile sees only the sizes in pax records.
+"""Parses the headers of an untrusted tar archive. From pax records, it passes only the sizes on to tarfile.
 
 tarfile's own reader of pax records (POSIX.1-2017, pax Interchange Format) takes quadratic time (CVE-2024-6232), keeps
 values beyond their length, and has no total bound. So this module reads them, each byte once.
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 MOST = 1 << 20  # bytes of all headers of one member, such as a long name, and of all global headers before it
-LATEST = 2**33  # seconds since 1970, in the year 2242: its nanoseconds fit os.utime
+LATEST = 2**33  # seconds since 1970, in the year 2242: as nanoseconds it still fits os.utime
 _LONGEST_TIME = 64  # characters, more than a float has
 _PATH, _TIME, _SIZE = b"path", b"mtime", b"size"
 _SPARSE, _SPARSE_NAME = b"GNU.sparse.", b"GNU.sparse.name"
@@ -47,8 +47,8 @@ class Heads:
         self._is_content, self._left, self._of_one = False, MOST, {}
 
     def read(self, most: int = -1) -> bytes:
-        """Read ``most`` bytes; of pax records, return only the one that tarfile needs. Raises ``tarfile.ReadError`` for
-        bad headers."""
+        """Read ``most`` bytes. From pax headers, returns only a member's size, which tarfile needs. Raises
+        ``tarfile.ReadError`` for bad headers."""
         if self._is_content:
             return self._file.read(most)
         self._left -= most

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from casemate.errors import InvalidArgument
 from casemate.policy.canonical import MOST_BYTES, parse
 
-_MOST_PIECES = 4096  # pieces of one line, each of which is searched
+_MOST_PIECES = 4096  # pieces of one line; each is searched
 _LINE_SECONDS = 30.0  # for a line to be complete after its first byte
 _MOST_AHEAD = 1 << 16  # bytes that a client may send before it gets its answer
 _END = b"\n"

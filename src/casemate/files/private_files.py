@@ -21,8 +21,8 @@ _OPEN_FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # refuses links, and 
 def read_private(path: Path, most: int) -> bytes | None:
     """The content of a file of at most ``most`` bytes; None if it does not exist.
 
-    Raises ``VaultUnavailable`` if the file is a link, another user's, or accessible to others. The same goes for its
-    folder, because anyone who may write there can replace the file.
+    Raises ``VaultUnavailable`` for a link, or if others own or can access the file. The same goes for its folder,
+    because anyone who may write there can replace the file.
     """
     try:
         with hold(_open_folder(path.parent)) as folder:

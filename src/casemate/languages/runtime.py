@@ -25,7 +25,7 @@ SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 CELL_PATH = f"{SYSTEM_PATH}:{PROGRAMS}"
 
-# For libraries that start a thread per core of the host, even if a cell may use fewer.
+# Libraries read these. Else they start a thread per core of the host, even if a cell may use fewer.
 THREAD_COUNTS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 Environment = str | PathLike[str] | Sequence[str] | None

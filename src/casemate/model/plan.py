@@ -136,7 +136,7 @@ PROGRAMS = f"{GUEST}/bin"
 HOME = "/home/user"
 LAYERED = "/packages/python"  # where packages that were installed are shown
 LAYERED_NODE = "/packages/node"  # likewise
-NODE_PACKAGES = f"{LAYERED_NODE}/node_modules"  # and casemate's own, where Node programs and their children look last
+NODE_PACKAGES = f"{LAYERED_NODE}/node_modules"  # and casemate's modules; Node programs and children look here last
 NODE_PROGRAMS = f"{NODE_PACKAGES}/.bin"
 PROXY_ADDRESS = "198.18.0.1"  # the host answers here; 198.18.0.0/15 is set aside for tests of devices (RFC 2544)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One file, link or folder that differs from the folder's.
+    """One file, link or folder that a program changed.
 
     Attributes:
         path: Relative, with ``/`` between folders; a folder's ends with one. It is escaped if ``refused`` calls the

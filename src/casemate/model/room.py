@@ -9,9 +9,9 @@ from casemate.model.limits import format_size
 
 Missing = Literal["", "turns", "memory", "processes"]
 
-PATIENCE = 30.0  # seconds: longest wait for memory when no cell of ours will free any
+PATIENCE = 30.0  # seconds: longest wait for memory when none of our cells will free any
 _CELL_MEMORY = 32 << 20  # bytes of an interpreter and a library; the next measurement sees what it uses later
-_CELL_PROCESSES = 16  # Node's threads and casemate's own
+_CELL_PROCESSES = 16  # threads of Node and casemate
 _SPARED, _MOST_SPARED = 0.05, 256 << 20  # part of the memory, and bytes, left for other programs
 _SCARCE = 0.25  # part of the memory: with more left, pressure comes from a lower limit, such as a cell's own
 _PRESSED = 20  # percent of the time: at this pressure, running cells delay each other

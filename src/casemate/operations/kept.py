@@ -44,7 +44,7 @@ class Retention:
         self._accounts: dict[str, _Account] = {}
 
     def add(self, run: str, account: str, size: int) -> None:
-        """Add a finished run of ``account``, of which ``size`` bytes are kept."""
+        """Add a finished run of ``account``. ``size``: its kept bytes."""
         self._account_of[run] = account
         own = self._accounts.setdefault(account, _Account())
         own.sizes[run] = size

@@ -276,7 +276,7 @@ _KEPT = (
 
 @dataclass(slots=True)
 class Registry(Gateway):
-    address: str = PROXY_ADDRESS  # the cell's, for this registry
+    address: str = PROXY_ADDRESS  # where the cell reaches this registry
     # ``served`` is keyed by name and version, such as ``left-pad@1.3.0``.
     _whose: dict[str, Served] = field(default_factory=dict)  # facts known before it is fetched, by the file's address
 

@@ -191,7 +191,7 @@ def read_npm_registries(npm: tuple[str, ...], env: Mapping[str, str]) -> Indexes
 
 
 def registry_for(name: str, indexes: tuple[Index, ...]) -> Index:
-    """The registry for a name: its scope's, or else the default one."""
+    """The registry for a name: that of its scope, or else the default one."""
     scope = name.partition("/")[0]
     return next((one for one in indexes if one.scope and one.scope == scope), indexes[0])
 

@@ -27,7 +27,7 @@ MOST_VALUES = 20_000  # keys and elements together; each costs the host about 60
 _MOST_DIGITS = 400  # of one number; any honest spelling of a double is shorter
 _SMALL = _MOST_DIGITS - 1  # characters of a text that needs only a rough count
 
-# A string to its end (or the text's), or one structural character. Possessive, so that the time is linear.
+# A string to its end (or to the end of the text), or one structural character. Possessive, so that the time is linear.
 _STRUCTURE = re.compile(r'"[^"\\]*+(?:\\(?:.|\Z)[^"\\]*+)*+(?:"|\Z)|[\[\]{},:]', re.DOTALL)
 _LONG_NUMBER = re.compile(rf"[0-9]{{{_MOST_DIGITS}}}")
 

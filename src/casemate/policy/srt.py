@@ -74,7 +74,7 @@ class Translation:
 
 
 def is_srt(document: PolicyDocument) -> bool:
-    """Whether any key of the document is srt's."""
+    """Whether the document has any key of srt."""
     values = document.values
     return isinstance(values.get("network"), Mapping) or bool(values.keys() & {*_TOP, *_PLUMBING})
 
@@ -246,7 +246,7 @@ class _SrtReader:
         return value
 
     def _set(self, key: str, value: Any, source: Path) -> None:
-        """Set one of casemate's own keys, with the lines of srt's."""
+        """Set one of casemate's own keys, with the lines of the srt key."""
         if key in self._made.values:
             self._refuse(source, f"is given twice: the file also has {key}")
         self._made.values[key] = value

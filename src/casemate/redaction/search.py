@@ -17,7 +17,7 @@ _ELLIPSES = (b"...", "…".encode())  # programs put them where they cut a text
 _QUOTES = b"'\"`"  # one may stand before an ellipsis: Node cuts texts within their quotes
 _ROW = re.compile("(?:[.]+|(?:…)+) ?".encode())  # an ellipsis may be longer, and end with a space
 _HEAD = 16  # bytes of a form's beginning that are searched for; the rest is compared
-_HEADS = (_HEAD, 64, 256)  # longer ones tell forms apart that begin alike, as all keys of one kind do
+_HEADS = (_HEAD, 64, 256)  # longer ones distinguish forms that share a beginning, as all keys of one kind do
 _WORTH_A_TABLE = 1 << 20  # searched bytes after which building a faster search pays off
 _LARGEST_TABLE = 1 << 16  # bytes of all heads; their table takes about five hundred times as much memory
 _LARGEST_BESIDE = 1 << 14  # the same for the search at ellipses, which has forty times as many bytes
@@ -179,7 +179,7 @@ class Beside:
 
 def _search_for(wanted: Sequence[bytes], kind: str = "LeftmostLongest", *, table: bool = False) -> BytesAhoCorasick:
     """Build Aho and Corasick's search (Communications of the ACM 18, 1975), which takes linear time. ``table``: several
-    times faster if many forms begin alike, and ten times slower to build."""
+    times faster if many forms share a beginning, and ten times slower to build."""
     from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
     how = Implementation.DFA if table else Implementation.ContiguousNFA

@@ -245,12 +245,12 @@ async def connect(
     """Connect to the service at ``url``, or to the user's own, which is started if it is not running, unless ``start``
     is False.
 
-    ``token``: for a service on TCP. ``namespace``: one of the user's, on a Unix socket; a token has its own namespace.
-    ``agent``: make calls as an agent of this name, which may do less and sees only its own. ``may_approve``: let this
-    agent answer its own approval requests, because a person does that. ``insecure``: permit http to other machines.
-    ``runs``: programs should find this installation's packages. So an idle service of another installation is replaced,
-    and one that a command with more variables started does not fit. ``environ``: variables to use instead of this
-    process's.
+    ``token``: for a service on TCP. ``namespace``: a namespace of the user, on a Unix socket; a token has its own
+    namespace. ``agent``: make calls as an agent of this name, which may do less and sees only its own. ``may_approve``:
+    let this agent answer its own approval requests, because a person does that. ``insecure``: permit http to other
+    machines. ``runs``: programs should find this installation's packages. So an idle service of another installation is
+    replaced, and one that a command with more variables started does not fit. ``environ``: variables to use instead of
+    this process's.
 
     Raises ``InvalidArgument`` and ``Unavailable``.
     """

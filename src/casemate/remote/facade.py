@@ -157,6 +157,6 @@ class ConnectedSandbox(RemotePart):
 
 
 async def connected_sandbox(url: str | None, token: str | None, **options: Any) -> ConnectedSandbox:
-    """A sandbox of the service at ``url``, or of the user's own. Arguments and errors are those of
+    """A sandbox of the service at ``url``, or of the user's service. Arguments and errors are those of
     :func:`casemate.remote.client.connect`."""
     return ConnectedSandbox(await connect(url, token, runs=True, **options))

@@ -12,7 +12,7 @@ from casemate.remote.environment import own_variables
 from casemate.remote.places import places_of
 
 _FILE, _STATE = "the configuration file", "the state folder"
-_BY = "its start by a command"  # then its variables are that command's, and were not chosen for a service
+_BY = "its start by a command"  # its variables then come from that command, and were not chosen for a service
 _MOST = 1 << 20  # bytes of the configuration file
 
 

@@ -44,7 +44,7 @@ def places_of(environ: Mapping[str, str]) -> Places:
 def open_private(folder: Path, *, make: bool = False) -> int:
     """A descriptor of a folder that only this user can access. ``make``: create it with mode 0700 if it is missing.
 
-    Raises ``Unavailable`` if it is a link, another user's, or accessible to others, and ``FileNotFoundError``.
+    Raises ``Unavailable`` for a link, or if others own or can access it. Raises ``FileNotFoundError``.
     """
     if make:
         make_private_folders(folder)

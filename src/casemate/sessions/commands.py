@@ -1,7 +1,7 @@
-"""Approval of the commands of a step: those that its interpreter asks about, and each step of Shell.
+"""Asks for approval of commands: each step of a Shell session, and the commands that an interpreter reports.
 
-This is for people who want to see commands before they run. It is no boundary: code can avoid asking, and what it
-starts stays inside the wall either way.
+This is for people who want to see commands before they run. It is no boundary: code can start a program without asking.
+That program still stays inside the wall.
 """
 
 from __future__ import annotations

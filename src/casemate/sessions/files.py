@@ -65,7 +65,7 @@ class FileInfo:
 class WriteBounds:
     rules: FolderRules | None = None  # what to protect in the caller's folder
     room: tuple[int, int] | None = None  # bytes and inodes left; None where the kernel enforces the limits
-    usage: StepUsage | None = None  # from which `room` was counted
+    usage: StepUsage | None = None  # `room` was counted from it
 
     def why_kept(self, path: str, *, folder: bool) -> str | None:
         """Return why a path may not be written or removed, or None. The output folder belongs to the session."""

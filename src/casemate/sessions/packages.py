@@ -457,7 +457,7 @@ class Packages:
 
 
 def _of_shell(context: ExecutionContext) -> str:
-    """Return the Python of Shell programs. Its version must be the environment's. Raises ``Unavailable``."""
+    """Return the Python of Shell programs. Its version must match the environment's Python. Raises ``Unavailable``."""
     runtime = runtime_for("python")
     found = shutil.which("python3", path=SYSTEM_PATH)
     wanted = runtime.launch(context.environment, runtime.default_name, ()).version.split(".")[:2]

@@ -42,7 +42,7 @@ async def open_review(
 
 
 class SessionReview:
-    """The changes of one session in ``folder``, the caller's."""
+    """The changes of one session in the caller's ``folder``."""
 
     def __init__(self, cells: SessionCells, folder: str, requester: Requester, redaction: Redaction | None) -> None:
         self.requester = requester

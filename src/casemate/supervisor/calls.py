@@ -57,7 +57,7 @@ class CallList:
         self._add(_PHASE, 0, name)
 
     def call(self, name: str, *arguments: Argument) -> Reference:
-        """Add a system call, whose failure is the list's. Returns the register of its result."""
+        """Add a system call. If it fails, the whole list fails. Returns the register of its result."""
         label = " ".join((name, *(argument for argument in arguments if isinstance(argument, str))))
         return self._add(_CALL, _NUMBERS[name], label, *arguments)
 

@@ -21,7 +21,7 @@ _RETRY_PAUSE = 1.0  # seconds before another attempt to stop a cell; an attempt 
 _REST_FACTOR = 10  # a cell rests this many times as long as its look took, so that other cells do not wait
 _LONGEST_REST = 2.0  # seconds; a bound, because a cell can make its looks slow
 _PIPE_READ = 4096
-_LOOSE_BYTES = 256 << 20  # bytes above the limit from which RLIMIT_DATA bounds nothing: Node reserves gigabytes
+_LOOSE_BYTES = 256 << 20  # bytes; RLIMIT_DATA that exceeds the limit by more bounds nothing: Node reserves gigabytes
 _NEVER = float("inf")
 _SIGINT, _SIGKILL = 2, 9
 _FIONREAD = 0x541B  # asm-generic/ioctls.h
@@ -201,14 +201,14 @@ class CellProcess:
             self.signal(number)
 
     def pause_for_files(self) -> bool:
-        """Stop everything but init, so that the files stay as they are. Whether all of it is stopped."""
+        """Stop everything but init, so that the files stay as they are. Returns whether all of it is stopped."""
         if self.files_pause is None:
             self.resume()
             self.files_pause = pause.Pause(self.pid)
         return self.files_pause.stop(pause.FILES_WITHIN)
 
     def resume_after_files(self) -> bool:
-        """Resume what `pause_for_files` stopped. Whether nothing has run in between."""
+        """Resume what `pause_for_files` stopped. Returns whether nothing has run in between."""
         file_pause, self.files_pause = self.files_pause, None
         if file_pause is None:
             return False

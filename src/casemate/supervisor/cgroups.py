@@ -135,7 +135,7 @@ class CellCgroup:
         if self._memory is None:
             return 0
         private, shared = 0, 0
-        sockets = int(_read(self._memory, "memory.kmem.tcp.usage_in_bytes") or 0)  # TCP's, which v1 counts separately
+        sockets = int(_read(self._memory, "memory.kmem.tcp.usage_in_bytes") or 0)  # TCP; v1 counts it separately
         for line in _read(self._memory, "memory.stat").splitlines():
             key, _, value = line.partition(" ")
             if key in ("anon", "total_rss"):
@@ -158,7 +158,7 @@ class CellCgroup:
         return False
 
     def remove(self) -> bool:
-        """Remove the groups of a dead cell. False if the kernel still holds one; then call again."""
+        """Remove the groups of a dead cell. Returns False if the kernel still holds one. Call again in that case."""
         if self.oom_fd is not None:
             os.close(self.oom_fd)
             self.oom_fd = None
@@ -265,7 +265,7 @@ def _own_folder(folder: str, group: str) -> int | None:
 
 
 def _remove_tree(name: str, parent: int) -> bool:
-    """Remove a directory of ours with its cells' directories. Whether it is gone."""
+    """Remove one of our directories with its cells' directories. Returns whether it is gone."""
     try:
         folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
     except OSError:

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-# All calls hold the interpreter's lock: a clone that returns in two processes must find the lock as it was.
+# All calls keep the interpreter's lock, because clone returns in two processes and both must still hold it.
 _libc = ctypes.PyDLL(None, use_errno=True)
 
 CLONE_PARENT = 0x00008000
@@ -185,7 +185,7 @@ def bare_clone(flags: int) -> int:
 
 
 def clone(flags: int) -> int:
-    """Fork into new namespaces. Returns the child's pid, or 0 in the child. The child's end sends SIGCHLD."""
+    """Fork into new namespaces. Returns the child's pid, or 0 in the child. The child sends SIGCHLD when it ends."""
     ctypes.pythonapi.PyOS_BeforeFork()
     pid = _clone(flags | 17, None, None, None, None)
     if pid == 0:
@@ -196,15 +196,15 @@ def clone(flags: int) -> int:
 
 
 def clone_owned(owner: int, do: Callable[[int], int], flags: int) -> int:
-    """Call ``do`` (`clone` or `bare_clone`) so that ``owner`` owns the new user namespace, and the kernel charges its
-    use to ``owner``. The caller must be real root with one thread. It keeps its capabilities during the call."""
+    """Call ``do`` (`clone` or `bare_clone`) so that ``owner`` owns the new user namespace and is charged for it. The
+    caller must be real root with one thread. It keeps its capabilities during the call."""
     prctl(_PR_SET_SECUREBITS, _NO_SETUID_FIXUP)
     pid = -1
     try:
         os.seteuid(owner)
         pid = do(flags)
     finally:
-        if pid:  # the child sets its own user, and a new user namespace clears this bit
+        if pid:  # not in the child: it sets its own user, and its new user namespace clears the secure bits
             os.seteuid(0)
             prctl(_PR_SET_SECUREBITS, 0)
             prctl(PR_SET_PDEATHSIG, 9)  # changing the user clears it
@@ -291,7 +291,7 @@ def reconfigure(tree_fd: int, options: dict[str, str]) -> None:
 
 
 def copy_pages(ranges: list[tuple[int, int]]) -> None:
-    """Copy shared private pages at ``ranges`` (address, length) before they are written: madvise(2). Best effort."""
+    """Copy the copy-on-write pages at ``ranges`` (address, length) before any write: madvise(2). Best effort."""
     for address, length in ranges:
         _madvise(address, length, _MADV_POPULATE_WRITE)
 
@@ -306,8 +306,8 @@ def write_file(path: str, text: str, folder: int | None = None) -> None:
 
 
 def set_file_ids(uid: int, gid: int) -> None:
-    """Set the user for access to files and to processes' memory: setfsuid(2), which reports no error. Any user but root
-    lacks root's file rights."""
+    """Set the user for access to files and to processes' memory: setfsuid(2), which reports no error. For a user other
+    than root, it also drops root's rights on files."""
     _setfsgid(gid)
     _setfsuid(uid)
 

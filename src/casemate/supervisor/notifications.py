@@ -25,7 +25,7 @@ class WaitingCall:
         self.arguments = tuple(arguments)
 
     def check(self) -> None:
-        """Raise ``OSError`` if the caller is gone, so that its pid may now be another process's."""
+        """Raise ``OSError`` if the caller is gone, so that its pid may now belong to another process."""
         fcntl.ioctl(self.listener, _IS_VALID, struct.pack("=Q", self.id))
 
     def is_waiting(self) -> bool:

@@ -35,7 +35,7 @@ class Pause:
         self._credited_until = time.monotonic()
 
     def stop(self, within: float = _STOP_WITHIN) -> bool:
-        """Stop everything, including what was woken since, within that many seconds. Whether all of it is stopped."""
+        """Stop everything, also tasks that woke since, within that many seconds. Returns whether all is stopped."""
         self.is_complete = self._stop(within)
         self._credited_until = time.monotonic()
         return self.is_complete
@@ -63,7 +63,7 @@ class Pause:
         return run_time is not None and self._run_times == (frozenset(pids), run_time)
 
     def take_credit(self, now: float) -> float:
-        """Seconds it was stopped since the last call; 0 if anything has run."""
+        """Seconds for which it was stopped since the last call; 0 if anything has run."""
         self.is_complete = self.is_complete and self.is_unbroken()
         credit = now - self._credited_until if self.is_complete else 0.0
         self._credited_until = now

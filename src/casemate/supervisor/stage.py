@@ -25,7 +25,7 @@ _NOTHING_WRITABLE = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID | kernel.ATTR_NODEV 
 
 
 def prepare() -> None:
-    """Mount the stage. The mount namespace must already be the supervisor's own."""
+    """Mount the stage. The supervisor must already have its own mount namespace."""
     kernel.mount("stage", STAGE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=16m,nr_inodes=20000,mode=0755")
     for folder in (CELL, PROC, SCRATCH, LOWER, ROOTS, EMPTY, COVERED):
         os.mkdir(folder, 0o755)

@@ -1,7 +1,7 @@
-"""Measures what no cgroup counts: the memory, cpu time and tasks of a cell, read from /proc at intervals.
+"""Measures a cell's memory, cpu time and tasks where no cgroup counts them. Reads /proc at intervals.
 
-This is best effort: a cell can take more between two looks. RLIMIT_DATA bounds a single process in between, so cells of
-one process are measured less often, unless that process reserves a lot (Node).
+This is best effort: a cell can take more between two looks. RLIMIT_DATA bounds one process at all times. So a cell of
+one process is measured less often, unless its program reserves too much memory for a tight limit (Node).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MAX_VISITED = 33_000  # processes measured in one cell; limits.processes is at most 32,768
-_LARGE_TABLES = 8 << 20  # bytes of page tables of one process that take the kernel a tenth of a second to walk
-_ALL_TABLES = 64 << 20  # of all processes in one exact look: 2 MiB map 1 GiB of memory and take 5 ms
+_LARGE_TABLES = 8 << 20  # bytes of one process's page tables; the kernel takes a tenth of a second to walk them
+_ALL_TABLES = 64 << 20  # the same for all processes in one exact look; 2 MiB of tables map 1 GiB and take 5 ms
 _HIDDEN = 1 << 62
-_LEAST_PIECE = 2048  # bytes; the kernel cuts a list where the next number does not fit into the page
-OFTEN = 0.02  # seconds between looks at a cell of several processes, or of one that RLIMIT_DATA does not hold
+_LEAST_PIECE = 2048  # bytes; the kernel fills a page with as many whole numbers as fit, so a shorter read is the end
+OFTEN = 0.02  # seconds between looks at a cell with several processes, or with one that RLIMIT_DATA does not bound
 SELDOM = 0.1
 _NEVER = float("inf")
 
@@ -41,8 +41,8 @@ class CellUsage:
         self.pids: list[int] = []
 
     def memory(self, files: int) -> int:
-        """Memory in use, without the ``files`` of the cell's tmpfs. Pages shared since a fork count once per process,
-        and only the largest shared memory counts: `proportional` is exact, and slow."""
+        """Memory in use, without the ``files`` of the cell's tmpfs. An estimate: pages shared by a fork count for each
+        process, and shared memory counts for one process only. `proportional` is exact but slow."""
         return self.private + max(0, self.shared - files)
 
     def most_memory(self) -> int:
@@ -68,7 +68,7 @@ def proportional(usage: CellUsage, files: int, may_grow: Callable[[], bool]) -> 
 
     A process that cannot be read counts as more than any limit: it hides on purpose. If page tables are too large to
     walk, alone or together, the process counts with all its memory. The kernel answers only while the process is not
-    forking. That takes seconds in a storm of forks, so ``may_grow`` is called at intervals; False stops the reading.
+    forking. Many forks can delay it for seconds, so ``may_grow`` is called at intervals; False stops the reading.
     """
     total, shared, walked, asked = usage.tables, 0, 0, time.monotonic()
     for claimed, tables, place in sorted(usage.claims, reverse=True):
@@ -118,7 +118,7 @@ def _memory_of(place: str) -> dict[bytes, int]:
 
 
 def _sizes(path: str, names: tuple[bytes, ...]) -> dict[bytes, int]:
-    """The values of ``names`` in a /proc file in kB, as bytes."""
+    """The values of ``names`` in a /proc file, converted from kB to bytes."""
     sizes = {}
     for line in read(path).splitlines():
         name, _, value = line.partition(b":")
@@ -210,8 +210,8 @@ def all_tasks_in(pid: int, states: bytes) -> bool:
 
 
 def run_time(pids: Iterable[int], proc: str = "/proc") -> int | None:
-    """Nanoseconds that the tasks of ``pids`` have run; None if the kernel does not report it for each: the file is
-    missing without CONFIG_SCHED_INFO and shows zeros without delay accounting. An existing task has run."""
+    """Nanoseconds that the tasks of ``pids`` have run; None if the kernel does not report it: schedstat is missing
+    without CONFIG_SCHED_INFO, and shows 0 without delay accounting. A real task never shows 0."""
     total = 0
     try:
         for pid in pids:

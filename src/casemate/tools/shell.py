@@ -131,7 +131,7 @@ def _fields(tool: Tool) -> dict[str, tuple[str, Type]]:
 
 
 def answer_text(kind: str, text: str) -> str:
-    """The answer as the command reads it. ``kind`` is ``ok`` or an error's; control characters are escaped."""
+    """The answer as the command reads it. ``kind``: ``ok`` or an error kind. Control characters are escaped."""
     shown = plain(text, keep="\n\t")
     return f"{kind}\n{shown}\n" if shown and not shown.endswith("\n") else f"{kind}\n{shown}"
 

@@ -44,7 +44,7 @@ class Tool:
     title: str = ""
     hints: Hints = Hints()
     samples: Json = None  # a schema inferred from earlier results, if there were any
-    asks_itself: bool = False  # one of casemate's own, which sends its own approval requests
+    asks_itself: bool = False  # a built-in tool, which sends its own approval requests
 
 
 @dataclass(frozen=True, slots=True)

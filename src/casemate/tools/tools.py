@@ -34,7 +34,7 @@ Aside = Callable[..., Awaitable[Any]]  # runs a function with arguments in anoth
 _RESOLVERS = 8
 _RESOLVED_SECONDS = 20.0
 _MOST_VALIDATORS = 1000  # cached compiled schemas
-_MOST_SAMPLES = 5  # answers from which a tool's result type is inferred
+_MOST_SAMPLES = 5  # answers used to infer a tool's result type
 _MOST_MADE = 3  # attempts at an up-to-date catalogue
 _MOST_SAMPLE = 64 << 10  # bytes of a sample
 

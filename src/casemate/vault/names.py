@@ -12,7 +12,7 @@ from casemate.redaction.forms import SHORTEST
 _NAME = re.compile(r"[A-Z_][A-Z0-9_]*\Z")
 _MOST_NAME = 200  # characters
 _MOST_VALUE = 16 << 10  # bytes: enough for keys and certificates; larger data is a file
-_IN_HEADER = re.compile(r"[ -~]+\Z")  # the part of RFC 9110, section 5.5 that all programs read alike
+_IN_HEADER = re.compile(r"[ -~]+\Z")  # the part of RFC 9110, section 5.5 that all programs read in the same way
 _MOST_INJECTED = 4096  # characters: servers take headers of 8 KiB and more, but not much more
 _MOST_SECRETS = 64  # of one run
 # Read by loaders, interpreters and shells before a program's first line, or needed by every program as they are.
@@ -29,7 +29,7 @@ _PREFIXES = """
 """
 _REFUSED, _REFUSED_PREFIXES = frozenset(_NAMES.split()), tuple(_PREFIXES.split())
 _OF_SERVERS = "OAUTH_"  # tools/connections/oauth.py
-_HARMLESS = frozenset({"NODE_AUTH_TOKEN"})  # npm's own
+_HARMLESS = frozenset({"NODE_AUTH_TOKEN"})  # npm itself uses it
 
 
 def check_name(name: object) -> str:

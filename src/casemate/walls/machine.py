@@ -14,7 +14,7 @@ from itertools import accumulate
 
 from casemate.model.room import Room
 
-_PLENTY = 2000  # if the limit exceeds the machine's tasks by more, this user's own need not be counted
+_PLENTY = 2000  # if RLIMIT_NPROC exceeds the machine's tasks by more than this, the user's tasks are not counted
 _UNLIMITED = 1 << 60  # bytes or processes; more than any machine has, and below the value cgroup v1 uses for "no limit"
 _LIMITS = {"memory": ("memory.max", "memory.high", "memory.limit_in_bytes"), "pids": ("pids.max",)}
 _USED = {"memory": ("memory.current", "memory.usage_in_bytes"), "pids": ("pids.current",)}
@@ -54,7 +54,7 @@ def _most_tasks() -> int:
 
 @cache
 def _groups(kind: str) -> list[str]:
-    """Folders of this process's cgroups that limit ``kind``. Cached: the cgroups of the first call count."""
+    """Folders of this process's cgroups that limit ``kind``. Cached: a later move goes unnoticed."""
     folders = []
     for line in read("/proc/self/cgroup").decode(errors="replace").splitlines():
         _, controllers, path = line.split(":", 2)

@@ -85,7 +85,7 @@ async def markdown_of(
 
 
 async def run_program(order: ProgramOrder, context: ExecutionContext, namespace: str) -> Mapping[str, Any]:
-    """Run a program and return its answer. Its cell has nothing of the caller's; ``context`` sets its network. Raises
+    """Run a program and return its answer. Its cell gets nothing from the caller; ``context`` sets its network. Raises
     ``Unavailable`` if a module is missing, ``Denied`` if a host was refused, and ``WebUnavailable``."""
     if missing := [name for name in order.modules if importlib.util.find_spec(name) is None]:
         raise Unavailable(f"{', '.join(missing)} is not installed", remediation=how_to_install("web"))

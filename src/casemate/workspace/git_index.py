@@ -19,8 +19,8 @@ _ASSUME_UNCHANGED, _IS_EXTENDED, _LENGTH, _SKIP_WORKTREE = 0x8000, 0x4000, 0x0FF
 
 
 def hidden_paths(file: BinaryIO, hash_size: int, known: Container[bytes] = (), most: int | None = None) -> set[bytes]:
-    """At most ``most`` paths whose changes git hides, without ``known`` ones. ``hash_size``: the repository's, in
-    bytes, which an index does not state. Raises ``ValueError``, ``OSError``."""
+    """At most ``most`` paths whose changes git hides, without ``known`` ones. ``hash_size``: bytes of the repository's
+    hashes, which an index does not state. Raises ``ValueError``, ``OSError``."""
     file.seek(0)
     return set(islice((path for path in _read_hidden(file, hash_size) if path not in known), most))
 
@@ -48,7 +48,7 @@ def _read_hidden(file: BinaryIO, hash_size: int) -> Iterator[bytes]:
         left -= len(path)
         if kept < 0 or left < 0 or len(path) > _LONGEST_PATH or 0 in path or length not in (_LENGTH, len(path)):
             raise ValueError("a path in it has the wrong length, or its paths are too long")
-        if version != 4:  # up to eight zeros follow, of which one was read
+        if version != 4:  # up to eight zeros follow; one of them was read
             _read(file, 7 - (len(fixed) + len(extended) + len(path)) % 8)
         if flags & _ASSUME_UNCHANGED or int.from_bytes(extended) & _SKIP_WORKTREE:
             yield path

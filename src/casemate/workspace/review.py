@@ -1,7 +1,7 @@
 """Review changes held back in a layer over a caller's folder, and apply chosen ones.
 
-Exactly what was shown is applied. It is copied into a new folder in the caller's, compared with what was shown, and
-then renamed into place. Nothing changes before the first rename.
+Exactly what was shown is applied. It is copied into a new folder inside the caller's folder, compared with what was
+shown, and then renamed into place. Nothing changes before the first rename.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Makes packages that were installed later importable: after the stdlib and casemate's own, before the
-environment's."""
+"""Makes packages that were installed later importable: after the stdlib and casemate's modules, and before those of the
+environment."""
 
 import importlib
 import os

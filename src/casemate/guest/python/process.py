@@ -1,7 +1,7 @@
 """The start and the end of a program's process that was forked from a warm interpreter.
 
-At its start the child becomes the fresh process that its program expects. Only modules that are already loaded are
-renewed.
+At its start the child resets state that it inherited, so that its program finds a fresh process. It resets only modules
+that are already loaded.
 
 At its end it leaves shared memory alone. An ending interpreter takes every object apart, which would copy the pages of
 everything that was preloaded, only to discard them. So preloaded objects are kept out of the teardown. If a program ran
@@ -41,12 +41,12 @@ _blas: "list[Any]" = []
 _prepared: "list[bool]" = []
 _program: "str | None" = None
 _MOST_READ = 1 << 16  # bytes; longer programs end in the normal way
-# A program with one of these may change the signs of a normal end, or observe the teardown.
+# A program with one of these may defeat the checks of `_has_run_to_its_end`, or observe the teardown.
 _WORDS = (b"__file__", b"__cached__", b"excepthook", b"sys.modules", b"__del__", b"_loop", b"exec", b"eval",
           b"globals", b"builtins", b"sys.stdout =")  # fmt: skip
 _loaded: "dict[str, ModuleType]" = {}
 rehearsal_end: "list[Callable[[], None]]" = []  # called at the end of a rehearsal
-# In programs whose C code may have registered exit functions.
+# A program with one of these may have C code that registered exit functions.
 _C_WORDS = (b"ctypes", b"cffi")
 # Of the C library. `exit` runs exit functions and library destructors and flushes C's streams; `fflush` only flushes.
 # PyDLL keeps the GIL during the call, so that no thread goes on meanwhile.
@@ -57,7 +57,7 @@ def read_order(descriptor: int) -> "dict[str, Any]":
     """Read the order from ``descriptor``: the program's whole environment and its arguments. Then the descriptor is
     closed, unless the program is a session's interpreter.
 
-    Ends the process if the other end closes before an order came. Raises ``ValueError`` for an invalid order.
+    Ends the process if the other end closes without an order. Raises ``ValueError`` for an invalid order.
     """
     size = int.from_bytes(_read(descriptor, 4), "big")
     if size > ORDER_LIMIT:
@@ -67,7 +67,7 @@ def read_order(descriptor: int) -> "dict[str, Any]":
         os.close(descriptor)
     texts = [*order["arguments"], *order["env"].keys(), *order["env"].values()]
     if set(order) != {"env", "arguments"} or not all(isinstance(text, str) for text in texts):
-        raise ValueError("an order is env and arguments, and these are texts")
+        raise ValueError("an order has env and arguments, and all their texts are strings")
     return order
 
 
@@ -91,7 +91,7 @@ def take_order(order: "dict[str, Any]") -> None:
         sys.orig_argv += order["arguments"]
     for path in (os.getcwd(), os.path.dirname(sys.argv[0])):
         sys.path_importer_cache.pop(path, None)
-    sys.path_importer_cache[sys.argv[0]] = None  # as the interpreter notes for a file that is not an archive
+    sys.path_importer_cache[sys.argv[0]] = None  # as the interpreter does for a script that is not an archive
     _renew_times()
     if "matplotlib" in sys.modules and os.path.isfile("matplotlibrc"):
         sys.modules["matplotlib"].rc_file("matplotlibrc")
@@ -133,7 +133,7 @@ def _set_environment(env: "dict[str, str]") -> None:
 
 
 def _renew_streams() -> None:
-    """Reopen standard streams whose file differs in being seekable, since a stream remembers that."""
+    """Reopen each standard stream that remembers wrongly whether its file is seekable."""
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         old: "Any" = getattr(sys, name)
         raw = getattr(getattr(old, "buffer", None), "raw", None)
@@ -157,8 +157,8 @@ def _is_seekable(descriptor: int) -> bool:
 
 
 def _renew_randomness() -> None:
-    """Reseed what siblings would draw alike. Siblings may have the same process id, so libraries cannot detect the
-    fork."""
+    """Reseed random generators, or siblings would draw the same values. Siblings may have the same process id, so
+    libraries cannot detect the fork."""
     loaded: Any = sys.modules
     if "random" in loaded:
         loaded["random"].seed()
@@ -212,7 +212,7 @@ def _renew_matplotlib() -> None:
 
 
 def _renew_times() -> None:
-    """Make the program's start time now."""
+    """Set the start time that ``logging`` keeps to now."""
     logging: Any = sys.modules.get("logging")
     if logging is not None:
         logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()
@@ -228,8 +228,8 @@ def _set_threads(env: "dict[str, str]") -> None:
 
 
 def keep_loaded_modules() -> None:
-    """Keep all current objects out of the teardown, which would write to their memory, shared with the warm
-    interpreter. A reference cycle that the garbage collector ignores is never freed."""
+    """Keep all current objects out of the teardown. It would write to memory that is shared with the warm interpreter.
+    A reference cycle that the garbage collector ignores is never freed."""
     _loaded.update(sys.modules)
     for name in ("__main__", "sys", "builtins"):
         del _loaded[name]
@@ -276,8 +276,8 @@ def _end(imported: "list[str]") -> None:
 
 
 def _imported_since() -> "list[str]":
-    """Return the modules that the program imported, the last first. A full search would write to all module names'
-    memory."""
+    """Return the modules that the program imported, the last first. A full search would write to the memory of each
+    module's name."""
     names = []
     for name in reversed(sys.modules):
         if name in _loaded:
@@ -288,10 +288,10 @@ def _imported_since() -> "list[str]":
 
 
 def _has_run_to_its_end() -> bool:
-    """Whether the program ended after its last line, so that only the interpreter's own end is left.
+    """Whether the program ran past its last line, and only the interpreter's teardown is left.
 
-    The interpreter removes both names after running a program, even a failed one, but not after sys.exit. It keeps the
-    exception that ended a program, unless a hook of the program removed it.
+    The interpreter removes ``__file__`` and ``__cached__`` after running a program, even a failed one, but not after
+    sys.exit. It keeps the exception that ended a program, unless a hook of the program removed it.
     """
     main = sys.modules.get("__main__")
     if main is None or _text_has(_WORDS):
@@ -318,7 +318,7 @@ def _text_has(words: "tuple[bytes, ...]") -> bool:
 
 
 def _has_flushed() -> bool:
-    """Flush the standard streams. Returns False on failure; then the interpreter reports it."""
+    """Flush the standard streams. Returns False on failure, which the interpreter then reports."""
     try:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None and not stream.closed:

@@ -1,4 +1,4 @@
-"""``!command`` and ``%%bash``: their output is the step's, in order and byte for byte, and an interrupt ends them.
+"""``!command`` and ``%%bash``: the step outputs what they output, in order and byte for byte. An interrupt ends them.
 
 Their output goes through pipes and is written here, not by the command into the step's own pipes. Only then does the
 host know what came before a picture and what after it. IPython itself gives the command a terminal, which adds colours

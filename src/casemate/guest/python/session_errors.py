@@ -74,7 +74,7 @@ def text_of(shell: "Any", error: BaseException) -> str:
 
 
 def _ipython_lines(shell: "Any", error: BaseException) -> "list[str] | None":
-    """Return IPython's lines, or None if plain Python's are better."""
+    """Return IPython's lines, or None if those of plain Python are better."""
     if hasattr(error, "_render_traceback_"):
         lines: "list[str] | None" = error._render_traceback_()
         return lines
@@ -101,7 +101,7 @@ def _module_of(thing: "Any", _filename: "str | None" = None) -> "Any":
 
 
 def _is_of_the_code(error: BaseException) -> bool:
-    """Whether a syntax error is the step's own, so that none of it ran."""
+    """Whether a syntax error is in the step itself, so that none of it ran."""
     return all(link.tb_frame.f_globals.get("__name__") != "__main__" for link in _links(_trace_of(error)))
 
 

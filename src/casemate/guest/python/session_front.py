@@ -1,8 +1,8 @@
 """Steps for a front end such as a notebook: they run code, deliver a widget's message, or answer an editor's question
 about code.
 
-Widgets use comms: https://jupyter-client.readthedocs.io/en/stable/messaging.html#custom-messages. The package ``comm``
-is the environment's. When it is imported it is patched to send frames.
+Widgets use comms: https://jupyter-client.readthedocs.io/en/stable/messaging.html#custom-messages. The environment
+provides the package ``comm``. It is patched on import to send frames.
 """
 
 import json
@@ -26,7 +26,7 @@ _MOST_MATCHES = 500
 
 
 class _Front:
-    message: "str | None" = None  # the front end's id of the message that the step answers; None without a front end
+    message: "str | None" = None  # id of the front end's message that the step answers; None without a front end
     has_colours = False
 
     def get_parent(self, *_: object) -> "dict[str, Any]":
@@ -70,7 +70,7 @@ def _complete(shell: "Any", request: "dict[str, Any]") -> None:
     question = json.loads(request["code"])
     code, cursor = question["code"], question["cursor"]
     found = _completions(shell, code, cursor)
-    _answer_completions(found, cursor)  # jedi may be interrupted
+    _answer_completions(found, cursor)  # at once, because jedi may be interrupted
     if found and re.search(r"\.\w*$", code[:cursor]):
         return  # to complete a module's names, jedi would read all of its files
     # jedi knows what the code itself imports or assigns, but not the session's objects.

@@ -184,7 +184,7 @@ def _remove_waker(waker: "_Waker | None") -> None:
 
 
 def _callback_code() -> "Any":
-    """Return the code object that calls every callback; None for a loop that is not Python's own."""
+    """Return the code object that calls every callback of an asyncio loop."""
     return getattr(getattr(sys.modules.get("asyncio.events"), "Handle", None), "_run", _callback_code).__code__
 
 

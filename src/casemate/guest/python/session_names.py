@@ -95,7 +95,7 @@ def _cut_names(names: "list[str]") -> "list[str]":
 
 
 def _is_ipythons(name: str) -> bool:
-    """Whether the name has the form of one of IPython's: ``_``, ``_i3``, ``_7``, ``__name__``."""
+    """Whether the name has the form of an IPython name: ``_``, ``_i3``, ``_7``, ``__name__``."""
     if not name.startswith("_"):
         return name in ("In", "Out")
     rest = name[1:]

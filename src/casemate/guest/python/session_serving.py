@@ -155,7 +155,7 @@ class Serving:
 
 
 def _set_up_child() -> None:
-    """Set up a process forked from the interpreter as the user's."""
+    """Set up a process that user code forked from the interpreter."""
     pipes.leave_to_parent()
     steps.renew_locks()
     approvals.renew_lock()

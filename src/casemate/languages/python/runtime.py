@@ -100,7 +100,7 @@ class PythonRuntime(Runtime):
         return prepend_path((f"{GUEST}/python_bin",), env, asked)
 
     def find_installation(self, environment: Environment = None) -> LanguageInstallation:
-        """The interpreter that casemate runs on, or an environment's."""
+        """The interpreter of an environment, or by default the one that runs casemate."""
 
         try:
             found = _find(environment)

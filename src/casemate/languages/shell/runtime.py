@@ -94,7 +94,7 @@ class ShellRuntime(Runtime):
 
 
 def _exports(asked: RequestedProgram) -> bytes:
-    """The variables that differ from the waiting process's, as shell text."""
+    """The variables that differ from those of the waiting process, as shell text."""
     changed = (item for item in asked.env.items() if asked.base_env.get(item[0]) != item[1])
     return os.fsencode("".join(f"export {name}={shlex.quote(value)}\n" for name, value in changed))
 

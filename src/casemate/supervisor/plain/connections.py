@@ -179,7 +179,7 @@ class HostConnections:
         return next((end for (kind, _, _), end in self.ends.items() if kind == "udp"), None)
 
     def way(self, copy: _socket.socket, end: _socket.socket) -> Way:
-        """Prepare to connect ``copy`` to a listener of ours and to send the accepted end over ``end``."""
+        """Prepare to connect ``copy`` to one of our listeners and to send the accepted end over ``end``."""
         listener = _socket.socket(_socket.AF_INET, _STREAM | _socket.SOCK_NONBLOCK)
         listener.bind(("127.0.0.1", 0))
         listener.listen(BACKLOG)

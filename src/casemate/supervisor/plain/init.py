@@ -1,7 +1,7 @@
 """The first process of a cell without namespaces: it forks the program behind its walls, reaps, and ends the cell.
 
-It is trusted and out of the program's reach: its Landlock domain contains the program's, so no signal and no ptrace
-gets to it. All orphans become its children (PR_SET_CHILD_SUBREAPER). It ends everything when the program or the
+It is trusted and out of the program's reach: its Landlock domain contains that of the program, so no signal and no
+ptrace gets to it. All orphans become its children (PR_SET_CHILD_SUBREAPER). It ends everything when the program or the
 supervisor ends or the supervisor shuts the channel. kill(-1) reaches only its domain, and processes that fork at that
 moment do not escape, because the kernel visits all processes at once (kill(2), fork(2)).
 
@@ -154,8 +154,8 @@ def _wake(_number: int, _frame: object) -> None:
 
 
 def _reap(program: int, end: list[int], flags: int) -> bool:
-    """Reap what has ended; without ``flags``, wait for one process. ``end`` gets the status of ``program``. Whether any
-    process is left."""
+    """Reap what has ended; without ``flags``, wait for one process. ``end`` gets the status of ``program``. Returns
+    whether any process is left."""
     try:
         while True:
             pid, code = os.waitpid(-1, flags)

@@ -36,7 +36,7 @@ _TERMINALS = ("/dev/ptmx", "/dev/pts")  # a cell's own user cannot open other us
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 # Files of /etc that a cell may read, as casemate would make them in a cell's root. Not /etc/hosts (`names`).
 _ETC = ("passwd", "group", "resolv.conf", "nsswitch.conf", "host.conf", "shells")
-# Files of /proc that concern no other process; those in self/ are the program's first process's own.
+# Files of /proc that concern no other process; those in self/ belong to the program's first process.
 _PROC = ("cpuinfo", "meminfo", "stat", "loadavg", "uptime", "version", "filesystems",
          "self/auxv", "self/cmdline", "self/comm", "self/environ", "self/fdinfo", "self/io", "self/limits", "self/maps",
          "self/mem", "self/smaps", "self/smaps_rollup", "self/stat", "self/statm", "self/status",

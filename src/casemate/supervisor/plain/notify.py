@@ -2,11 +2,11 @@
 
 Nothing that the cell can still change decides what happens. A socket is made here and a copy kept; the copy is what is
 connected or bound. A path is pinned by a descriptor and must be where the cell can write; then the pinned file is
-changed. The kernel never continues a call that points to memory which decides anything (seccomp_unotify(2)). A Unix
-socket is bound to the path that the program gives, so that its name is that path, by a helper that Landlock confines to
-the folders where the cell can write.
+changed. The kernel never continues a call that points to memory which decides anything (seccomp_unotify(2)). A helper
+binds a Unix socket to the path that the program gives, so that its name is that path. Landlock confines the helper to
+folders where the cell can write.
 
-A UDP socket is one end of a pair, whose other end only answers name queries: for the cell's own names here, for other
+A UDP socket is one end of a pair. The other end only answers name queries: for the cell's own names here, for other
 names at the host. Nothing here waits for a cell: slow connections are made in helper processes.
 
 Sources: seccomp_unotify(2), and the kernel's ``linux/un.h`` and ``linux/in6.h``.
@@ -52,7 +52,7 @@ _OPTIONS = {(0, 11): 0, (41, 25): 0, (0, 4): errno.EPERM}
 _AT_FDCWD, _AT_NOFOLLOW, _AT_EMPTY_PATH = -100, 0x100, 0x1000
 _SET_UID, _SET_GID = 0o4000, 0o2000
 _UNCHANGED = 0xFFFFFFFF  # leaves an owner unchanged
-_DESCRIPTORS = re.compile(rb"^/(?:proc/(?:thread-)?self|dev)/fd/")  # the caller's, not ours
+_DESCRIPTORS = re.compile(rb"^/(?:proc/(?:thread-)?self|dev)/fd/")  # those of the caller, not ours
 
 
 class NotifiedCalls:

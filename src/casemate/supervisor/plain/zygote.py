@@ -1,4 +1,4 @@
-"""The zygote's variant for cells without mounts, whose own folders differ from the zygote's.
+"""The zygote's variant for cells without mounts. A cell's folders differ from those of the zygote.
 
 A cell's folder has a name as long as the zygote's. A program's process, forked from the zygote, replaces one by the
 other in variables, the search path, arguments, and the interpreter's own C copy of its command line.

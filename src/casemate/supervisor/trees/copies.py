@@ -1,7 +1,7 @@
 """Copies a caller's folder for a cell without mounts, and lays out the changes as an overlay would.
 
 The upper directory holds new and changed files as hard links, and removals as devices 0/0, which need no capability
-(mknod(2)). The host then applies it like an overlay's.
+(mknod(2)). The host then applies it like the upper directory of an overlay.
 """
 
 from __future__ import annotations

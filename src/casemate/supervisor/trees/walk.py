@@ -51,7 +51,7 @@ class Visitor:
     """Callbacks of a walk, which do nothing by default."""
 
     def enter(self, _entry: Entry, _folder: int, /) -> bool:
-        """Called for a folder and its descriptor. Whether to go in; ``leave`` is called only then."""
+        """Called for a folder and its descriptor. Returns whether to enter it. Only then is ``leave`` called."""
         return True
 
     def leave(self, entry: Entry, /) -> None:

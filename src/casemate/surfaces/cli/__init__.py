@@ -157,7 +157,7 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _is_plain_run(words: list[str]) -> bool:
-    """``run SCRIPT`` or ``run SCRIPT -- ARGS``, without options of casemate's."""
+    """``run SCRIPT`` or ``run SCRIPT -- ARGS``, without casemate options."""
     if len(words) < 2 or words[0] != "run" or (words[1].startswith("-") and words[1] != "-"):
         return False
     return len(words) == 2 or words[2] == "--"

@@ -36,7 +36,7 @@ def print_json(value: Any, indent: int | None = 2) -> None:
 
 
 def print_error(error: CasemateError) -> None:
-    """Print an error of casemate's own; its status distinguishes it from an execution."""
+    """Print an error from casemate itself; its status distinguishes it from an execution."""
     said = {"kind": error.kind, "message": error.message, "remediation": error.remediation}
     print_json({"status": "error", **said})
 

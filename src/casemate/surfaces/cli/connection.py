@@ -1,4 +1,4 @@
-"""Commands of the user's service: one connection each, which starts the service on demand."""
+"""Connects a command to the user's service, and starts the service on demand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ServiceOptions:
     """Options of every command of the service.
 
     Args:
-        namespace: The namespace of the sessions, runs and requests; default unless given.
+        namespace: The namespace of the sessions, runs and requests; without it, the namespace "default".
     """
 
     output: Output = "text"
@@ -48,7 +48,7 @@ PLAIN = ServiceOptions()
 
 def with_service(work: Work[T], service: ServiceOptions = PLAIN, *, runs: bool = False) -> T:
     """Do ``work`` with a connection to the service that ``CASEMATE_URL`` and ``CASEMATE_TOKEN`` name, or to the user's
-    own, which is started if needed. ``runs``: the service must have this installation's packages."""
+    own, started if needed. ``runs``: programs will run, so the service must have this installation's packages."""
     from casemate.remote.client import connect
 
     async def connect_and_work() -> T:
@@ -69,7 +69,7 @@ def ask(service: ServiceOptions, operation: str, **arguments: Any) -> Any:
 
 
 def ask_patiently(service: ServiceOptions, operation: str, **arguments: Any) -> Any:
-    """The answer to an operation that may wait for an approval; then says where to give it."""
+    """Return the answer to an operation. If it waits for an approval, tell the user where to give it."""
     sent = {name: value for name, value in arguments.items() if value is not None}
 
     async def ask_and_tell(remote: RemoteOperations) -> Any:
@@ -77,7 +77,7 @@ def ask_patiently(service: ServiceOptions, operation: str, **arguments: Any) -> 
         try:
             while not (await asyncio.wait([asking], timeout=_MAX_WAIT))[0]:
                 if await remote("approvals.pending", {}):
-                    say("waits for an answer: casemate approvals, in another terminal")
+                    say("a request waits for an answer; in another terminal, run: casemate approvals")
                     break
             return await asking
         finally:
@@ -98,7 +98,7 @@ def ask_each(service: ServiceOptions, operation: str, argument: str, names: Sequ
 
 
 def tell_service(operation: str, is_done: type[CasemateError] | tuple[()] = (), **arguments: Any) -> None:
-    """Repeat in a running service a change to a user's file. ``is_done``: its error if it has read the new file."""
+    """Apply a change to a user's file in a running service too. ``is_done``: its error if it already read the file."""
     from casemate.errors import Unavailable
     from casemate.remote.client import attach
     from casemate.surfaces.cli.inert import inert

@@ -108,7 +108,7 @@ def exit_code_of(execution: Execution) -> int:
 
 
 def exit_code_of_error(error: CasemateError) -> int:
-    """The exit code for an error of casemate's."""
+    """The exit code for an error that casemate reports."""
     return _OF_KIND.get(error.kind, 70)
 
 
@@ -128,7 +128,7 @@ def option_of(argument: str) -> str:
 
 
 def say(message: str) -> None:
-    """Print a line of casemate's own on stderr. Failures are ignored."""
+    """Print a line from casemate itself on stderr. Failures are ignored."""
     try:
         sys.stderr.write(f"casemate: {message}\n")
         sys.stderr.flush()

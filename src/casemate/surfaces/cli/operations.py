@@ -229,7 +229,7 @@ def export_record(given: dict[str, Any], *, namespace: str | None = None) -> int
     casemate audit export --format ocsf > events.jsonl
 
     Args:
-        namespace: The namespace of the rows; default unless given.
+        namespace: The namespace of the rows; without it, the namespace "default".
     """
     while rows := ask(ServiceOptions(namespace=namespace), "audit.export", **given):
         for one in rows:

@@ -45,7 +45,7 @@ def plan_document(plan: Plan) -> Document:
 
 
 def _is_there(entry: Entry, wall: str) -> bool:
-    """Whether a cell can read it. A wall without namespaces makes no files, but shows the machine's own."""
+    """Whether a cell can read it. A wall without namespaces makes no files, but shows those of the machine."""
     return not isinstance(entry, MountPoint if WALLS[wall].has_namespaces else MountPoint | SynthesizedFile)
 
 

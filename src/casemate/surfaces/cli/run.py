@@ -1,4 +1,4 @@
-"""``casemate run``: one program in one cell, with its output and exit code as casemate's own."""
+"""``casemate run``: one program in one cell, whose output and exit code casemate passes on."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class _Asking:
     during a question, and for all other output."""
 
     def __init__(self, request: RunRequest, declared: tuple[str, ...]) -> None:
-        """``declared``: packages that the program asks for itself, beyond the command line's."""
+        """``declared``: packages that the program itself asks for, beyond those on the command line."""
         self.declared = declared
         self._is_answered = bool(request.packages) and not declared
         self.screen: AbstractAsyncContextManager[object] = nullcontext()
@@ -323,7 +323,7 @@ _MAX_WAIT = 1.0  # seconds until casemate says what it is waiting for
 class RunRequest:
     script: str
     arguments: tuple[str, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)  # the API's, by name; None or empty if not given
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the API, by name; None or empty if not given
     packages: tuple[str, ...] = ()
     explain: bool = False
     raw: bool = False

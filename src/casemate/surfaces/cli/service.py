@@ -173,7 +173,7 @@ def add(
         operator: It may do all that the user may in its namespace. By default it may do what agents may, with their
             own sessions and runs.
         metrics: It may read the metrics (GET /metrics), and nothing else.
-        namespace: The only namespace that it opens; default unless given.
+        namespace: The only namespace that it opens; without it, the namespace "default".
         may_approve: It may answer approval requests; an agent's token only those of its own runs.
         may_run_commands: It may have commands run on this machine outside of every wall, as MCP servers and by allowing
             them: its holder can do what you can.

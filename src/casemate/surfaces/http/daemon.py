@@ -44,7 +44,7 @@ class ServiceLock:
             raise
 
     def bind_socket(self) -> socket.socket:
-        """Bind a Unix socket that only this user can reach, in place of an earlier service's.
+        """Bind a Unix socket that only this user can reach, in place of an earlier service's socket.
 
         It is bound under another name, then renamed with its mode set: no other user reaches it earlier, and a client
         always finds the old socket or this one. Raises ``Unavailable`` and ``OSError``.

@@ -100,7 +100,7 @@ def token_of(head: Headers) -> str:
 
 
 def check_principal(head: Headers, principal: Principal | None) -> Principal:
-    """The principal of a request over TCP; ``principal`` is its token's, if any. Raises :class:`Refused`."""
+    """The principal of a request over TCP; ``principal``: that of its token, if any. Raises :class:`Refused`."""
     if principal is None:
         raise Refused(
             401,

@@ -245,7 +245,7 @@ class Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's. asyncio uses the backlog both as connections accepted in one turn and as the kernel's queue."""
+        """As in uvicorn. The backlog bounds connections accepted in one turn of asyncio, and the kernel's queue."""
         await super().startup(sockets)
         self._listening.listen(_MOST_WAITING)
 

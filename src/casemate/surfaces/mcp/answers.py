@@ -2,10 +2,10 @@
 
 Many clients show a model only the structure (MCP, Tools, Structured Content: a server should give both).
 
-The text begins with casemate's own lines, in brackets. The last of these says that all below is the program's, and no
-line of casemate's comes after it, so no output can pass for one. Both parts are bounded. A program's output is passed
-on unchanged: a model's client shows it, not a terminal. Within casemate's own lines, a program's text is on one line,
-with escapes for unprintable characters.
+The text begins with casemate's own lines, in brackets. The last of these says that everything below comes from the
+program. No casemate line comes after it, so no output can pass for one. Both parts are bounded. A program's output is
+passed on unchanged: a model's client shows it, not a terminal. Within casemate's own lines, a program's text is on one
+line, with escapes for unprintable characters.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def session_uri(session: str, path: str) -> str:
 
 
 def place_of(uri: str) -> Place | None:
-    """The file that an address names; None if the address is not casemate's."""
+    """The file that an address names; None if the address does not belong to casemate."""
     if len(uri) > _LONGEST:
         return None
     found = _URI.fullmatch(uri)

@@ -1,7 +1,7 @@
 """The callers of tools, their calls, and their way to the operations.
 
 Sessions and runs are bound to a caller's name, so the name decides what a handle opens. Over stdio it is random per
-process; over HTTP it is the token's, with the MCP session's if the protocol has sessions (before 2026-07-28).
+process; over HTTP it is the token's name, with the MCP session's name if the protocol has sessions (before 2026-07-28).
 """
 
 from __future__ import annotations
@@ -208,8 +208,8 @@ class Caller:
 
 
 class Callers:
-    """The callers of one server by name, of which the least recently used is forgotten first. ``is_alone``: only a
-    client can answer its agent's requests."""
+    """The callers of one server by name. The least recently used is forgotten first. ``is_alone``: only a client can
+    answer its agent's requests."""
 
     def __init__(self, backend: Backend) -> None:
         self.is_alone = backend.is_alone
@@ -320,7 +320,7 @@ class ServiceBackend(Backend):
         return _principal(request).may_approve
 
     async def connect(self, name: str, request: Request | None, *, may_approve: bool) -> Invoke:
-        """Connect as an agent even for the user: what a model calls is never the operator's."""
+        """Connect as an agent even for the user: a model never acts as the operator."""
         from casemate.operations.invoke import local
 
         asking = _principal(request)

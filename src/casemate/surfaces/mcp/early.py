@@ -83,7 +83,7 @@ def line_of(file: IO[bytes]) -> bytes:
 
 
 class Incoming:
-    """Lines of text, of which the first was read before. Reads in threads, as the SDK does."""
+    """Lines of text. The first was read before. Reads in threads, as the SDK does."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ def _identity(message: object) -> str | int | None:
 
 
 def _parse(line: str | bytes) -> object:
-    """The JSON of a line, by a parser more lenient than the SDK's; None if it fails."""
+    """The JSON of a line, by a parser that is more lenient than the SDK; None if it fails."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError):

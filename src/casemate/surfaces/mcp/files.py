@@ -114,7 +114,7 @@ async def get_artifacts(call: Call) -> CallToolResult:
 
 
 async def read_resource(caller: Caller, uri: str) -> ReadResourceResult | None:
-    """The file at an address; None if the address is not casemate's. Raises ``CasemateError``."""
+    """The file at an address; None if the address does not belong to casemate. Raises ``CasemateError``."""
     place = place_of(uri)
     if place is None:
         return None

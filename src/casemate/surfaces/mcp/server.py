@@ -1,4 +1,4 @@
-"""The MCP server: the SDK's, with casemate's tools and files, and its stdio transport.
+"""The MCP server: the SDK's server and stdio transport, with casemate's tools and files.
 
 It builds on the SDK's low-level server: schemas are written here, arguments are checked here, and every error of
 casemate becomes an answer for the model. The SDK speaks the protocol, in the revisions from 2024-11-05 to 2026-07-28.

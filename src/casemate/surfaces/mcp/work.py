@@ -92,7 +92,7 @@ class Job(Work):
     order: Mapping[str, Any]  # its arguments
     asks: str  # the kind of its approval requests
     tell: Tell
-    server: str | None = None  # only requests about this server are its own; None for all of that kind
+    server: str | None = None  # only requests about this server belong to it; None for all of that kind
     handle: str = field(default_factory=lambda: f"{_PREFIX}{secrets.token_hex(12)}")
     is_over: anyio.Event = field(default_factory=anyio.Event)
     _result: Any = None

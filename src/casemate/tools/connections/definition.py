@@ -78,7 +78,7 @@ def check_placeholders(text: str, argument: str) -> str:
 
 
 def names_secret(variable: str, text: str) -> bool:
-    """Whether the name of a variable, or of a placeholder in its text, looks like a secret's."""
+    """Whether the name of a variable, or of a placeholder in its text, looks like that of a secret."""
     return any(_SECRET.search(name) for name in (variable, *(found[1] for found in _PLACEHOLDER.finditer(text))))
 
 
@@ -119,7 +119,7 @@ class ServerWall:
     policy: str = ""  # a policy file
     settings: str = ""  # a file with srt's keys
     read: tuple[str, ...] = ()  # additional files and folders that it can read
-    copy: tuple[str, ...] = ()  # folders of which it gets a writable copy
+    copy: tuple[str, ...] = ()  # folders that it gets as writable copies
 
 
 @dataclass(frozen=True, slots=True)

@@ -306,7 +306,7 @@ class _TokenProvider(OAuthClientProvider):
             client.token_endpoint_auth_method = _secret_goes(self.context.oauth_metadata)
 
     def _check_issuer(self) -> None:
-        """Raise ``OAuthFlowError`` unless the authorization server is the definition's."""
+        """Raise ``OAuthFlowError`` unless the authorization server is the one in the definition."""
         self._choose_authentication()
         metadata, wanted = self.context.oauth_metadata, self.sign_in.issuer.rstrip("/")
         if wanted and (metadata is None or str(metadata.issuer).rstrip("/") != wanted):

@@ -30,7 +30,7 @@ _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal
 
 
 def main(lifeline: int, command: list[str]) -> int:
-    """Start ``command``, wait for its end or casemate's, end all its processes and return its exit code."""
+    """Start ``command``, wait until it or casemate ends, end all its processes and return its exit code."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     os.set_inheritable(lifeline, False)
     woken = _wakes_at_each_end()

@@ -55,7 +55,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
     """Receives answers of at most 64 MiB, not compressed, only from permitted addresses."""
 
     def __init__(self, url: str, words: OutputTail | None = None, addresses: Addresses = None) -> None:
-        """``url``: the server's. ``words`` gets a line for each failed request."""
+        """``url``: the server's address. ``words`` gets a line for each failed request."""
         limits = httpx2.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=5)
         self._inner = httpx2.AsyncHTTPTransport(limits=limits, trust_env=False)
         self._home = httpx2.URL(url)
@@ -272,7 +272,7 @@ def http_client(
 async def remote(
     server: RemoteServer, url: str, headers: Mapping[str, str], auth: httpx2.Auth | None, words: OutputTail
 ) -> AsyncGenerator[Streams]:
-    """Connect the server as a transport of the MCP SDK. ``url`` and ``headers``: the definition's, filled in."""
+    """Connect the server as a transport of the MCP SDK. ``url`` and ``headers`` come from the definition."""
     if server.transport == "sse":
         from mcp.client.sse import sse_client
 

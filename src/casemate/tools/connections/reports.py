@@ -42,7 +42,7 @@ class OutputTail:
             self._has_lost = True
 
     def note(self, line: str) -> None:
-        """Add a line of casemate's."""
+        """Add a line from casemate."""
         self.notes.append(line)
         self.add(f"\n[{line}]\n".encode(errors="replace"))
 

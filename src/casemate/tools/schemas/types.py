@@ -164,7 +164,7 @@ def module_names(tools: Iterable[str]) -> dict[str, str]:
 
 
 def package_names(servers: Iterable[str]) -> dict[str, str]:
-    """A unique package for each server, never a name of `mcptools`. A later server cannot take an earlier one's."""
+    """A unique package for each server, never a name of `mcptools`. A later server cannot take an earlier package."""
     return unique_names(servers, {name.casefold() for name in OWN_NAMES} | OWN_NAMES, fold=True, in_turn=True)
 
 

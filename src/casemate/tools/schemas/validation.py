@@ -64,7 +64,7 @@ class Looks:
 
 
 def _for_one_child(node: Mapping[str, Any]) -> list[Json]:
-    """Schemas of which at most one applies to the same child of a value."""
+    """Schemas for children of a value. At most one applies to the same child."""
     return [*mapping_of(node, "properties").values(), *list_of(node, "prefixItems"), *list_of(node, "items")]
 
 

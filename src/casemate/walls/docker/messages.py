@@ -71,7 +71,7 @@ _MOST_LANGUAGES = 10
 
 
 def check_message(payload: bytes, cell_id: str) -> tuple[dict[str, Any], list[tuple[str, int]]]:
-    """Check a message and its channels. ``cell_id`` is the only cell that its sender knows. Raises ``ValueError``."""
+    """Check a message and its channels. ``cell_id``: the only cell that the sender knows. Raises ``ValueError``."""
     message, channels = _parts(payload)
     op = message.pop("op", None)
     shape = _SHAPES.get(op) if isinstance(op, str) else None

@@ -84,7 +84,7 @@ class SupervisorLink:
         self._cells: dict[str, RunningCell] = {}
         self.readers: dict[int, RunningCell] = {}
         self.writers: dict[int, RunningSession] = {}
-        self._resting: list[tuple[float, int, RunningCell]] = []  # a heap: when to resume reading, and of which cell
+        self._resting: list[tuple[float, int, RunningCell]] = []  # a heap: when to resume reading, and from which cell
         self.poll = DescriptorPoll()
         self._lock = threading.Lock()
         self._looks, self._look_at = 0, 0.0  # checks since the supervisor's last message, and when the next is

@@ -161,7 +161,7 @@ def _is_root(owner: int) -> bool:
 
 
 def _victim() -> int:
-    """Return the id of a host process that is too high to be one of the cell's own."""
+    """Return the id of a host process that is too high to be the id of a process in the cell."""
     return max((int(name) for name in os.listdir("/proc") if name.isdigit()), default=_NO_VICTIM)
 
 
