@@ -31,7 +31,7 @@ async def test_a_program_calls_what_the_policy_opens_and_is_asked_about_the_rest
     lines = execution.stdout.splitlines()
     assert lines[:2] == ["of the host", "from a cell"], execution
     assert lines[2].startswith("tool it was asked for and not approved"), lines
-    assert "is in no folder that is open" in lines[3]
+    assert "is not in an open folder" in lines[3]
     assert lines[4] == "12"
     assert out.read_text() == "by a program"
     assert [request.kind for request in opened.asked] == ["host", "files"]

@@ -281,5 +281,5 @@ async def test_what_is_no_program_is_an_error_and_leaves_nothing(opened: Opened)
     (folder / "broken").write_bytes(b"\x7fELF rubbish")
     (folder / "broken").chmod(0o755)
     async with opened.sandbox(path=[str(folder)]) as sandbox:
-        with pytest.raises(CasemateError, match="no program that the kernel can start"):
+        with pytest.raises(CasemateError, match="not a program that the kernel can start"):
             await sandbox.host.exec(["broken"])

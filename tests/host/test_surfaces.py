@@ -79,7 +79,7 @@ async def test_files_of_the_host_are_read_listed_written_and_copied(connect: Con
         assert "from the host" in text_of(await agent.call("execute_code", code=code, session=session))
         outside = await agent.call("host_file_read", path="/etc/passwd")
         assert outside.is_error
-        assert "is in no folder that is open" in text_of(outside)
+        assert "is not in an open folder" in text_of(outside)
 
 
 async def test_an_agent_copies_out_of_its_own_sessions_alone(operations: Operations, opened: Opened) -> None:

@@ -90,7 +90,7 @@ def test_an_engine_is_asked_where_the_searxng_fails(world: World, audit: Path) -
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [("broken", "no JSON"), ("500", "answered 500"), ("forbidden", "search.formats"), ("silent", "10 s")],
+    [("broken", "JSON search results"), ("500", "answered 500"), ("forbidden", "search.formats"), ("silent", "10 s")],
 )
 def test_what_every_engine_said_is_told_when_all_fail(world: World, audit: Path, words: str, said: str) -> None:
     with searching(audit, {"searxng": SEARXNG, "engines": ["mojeek", "brave"]}) as sandbox:

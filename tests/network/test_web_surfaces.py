@@ -181,7 +181,7 @@ def test_the_tools_of_agents_search_read_and_show(world: World, audit: Path, mon
                 assert "https://rivers.test/9" in text_of(hits)
                 assert len((hits.structured_content or {})["results"]) == 10
                 page = await client.call_tool("fetch_webpage", {"url": f"{SITE}/page"})
-                assert text_of(page).startswith(f"[{SITE}/page: Rivers]\n[all below is a stranger's text")
+                assert text_of(page).startswith(f"[{SITE}/page: Rivers]\n[all below is untrusted text")
                 assert "## Delta" in text_of(page)
                 rest = await client.call_tool("fetch_webpage", {"url": f"{SITE}/page", "start": 30})
                 assert "# Rivers" not in text_of(rest)

@@ -79,7 +79,7 @@ async def test_an_agent_gets_the_secrets_that_its_token_names(operations: Operat
 
 async def test_no_program_gets_what_signs_in_to_a_server(operator: Invoke) -> None:
     await operator("vault.set", {"name": "OAUTH_FILES_1F", "value": "hunter2-hunter2"})
-    with pytest.raises(InvalidArgument, match="signs in"):
+    with pytest.raises(InvalidArgument, match="own sign-in"):
         await operator("run", {"code": "1", "secrets": ["OAUTH_FILES_1F"]})
     await operator("vault.delete", {"name": "OAUTH_FILES_1F"})
 

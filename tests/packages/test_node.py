@@ -122,7 +122,7 @@ async def test_npm_and_pip_in_a_shell_session_ask_the_host_and_their_packages_ar
     assert npm.stdout == "added alpha@1.0.0\n1.0.0\n7\n", npm.text
     assert pip.stdout == "Successfully installed gamma-3.0\n3.0\nI am 3.0\n", pip.text
     assert real.stdout == "1\n", real.text
-    assert "--registry is not to be had here" in real.stderr
+    assert "--registry is not supported here" in real.stderr
 
 
 async def test_npm_takes_what_package_json_lists_and_says_what_it_does_not_do(
@@ -140,7 +140,7 @@ async def test_npm_takes_what_package_json_lists_and_says_what_it_does_not_do(
         unknown = await session.run("rm package.json; npm install")
     assert without.stdout == "added alpha@1.0.0\n", without.text
     assert everywhere.stdout == "added @acme/beta@2.0.0\n7\n", everywhere.text
-    assert "npm ci is not to be had here: 'npm install' takes what package.json lists" in locked.stderr
+    assert "npm ci is not supported here: 'npm install' takes what package.json lists" in locked.stderr
     assert "package.json cannot be read" in broken.stderr
     assert "give names of packages" in unknown.stderr
     assert [one.exit_code for one in (locked, broken, unknown)] == [1, 1, 1]

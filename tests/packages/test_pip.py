@@ -129,15 +129,15 @@ async def test_options_that_change_nothing_may_stand_wherever_pip_takes_them(ope
 async def test_options_without_a_command_are_refused(opened: Opened) -> None:
     async with opened() as sandbox, sandbox.session() as session:
         ran = await session.run("!pip -q --yes; echo $?")
-    assert "'pip -q' is not to be had here" in ran.stderr
+    assert "'pip -q' is not supported here" in ran.stderr
     assert ran.stdout == "1\n"
 
 
 async def test_a_file_that_cannot_be_followed_says_why(opened: Opened, index: Index) -> None:
     reasons = {
-        "-r 0.txt": "files of requirements name each other",
-        "alpha; nonsense": "is no marker",
-        "--index-url http://evil.test\nalpha": "--index-url is not to be had",
+        "-r 0.txt": "requirements files include each other",
+        "alpha; nonsense": "is not a valid marker",
+        "--index-url http://evil.test\nalpha": "--index-url is not supported",
         "alpha": "has no hash",
     }
     files = {f"{number}.txt": content for number, content in enumerate(reasons)}

@@ -27,7 +27,7 @@ async def test_the_command_line_shows_a_server_lists_it_and_takes_it_back(shared
         [listed] = json.loads(shared.command("expose", "--format", "json").stdout)
         assert (listed["session"], listed["port"], listed["url"]) == (session.id, 8000, url.partition("?")[0])
         shared.command("unexpose", "site", "8000")
-        with pytest.raises(AssertionError, match="Nothing is shown"):
+        with pytest.raises(AssertionError, match="There is no preview"):
             await answer_to(url)
 
 

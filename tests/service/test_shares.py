@@ -73,7 +73,7 @@ def test_of_a_list_that_is_too_long_no_entry_is_looked_at(open_service: Open, ar
     given = {"code": "1", argument: list(many) if argument == "secrets" else many}
     status, said = ask(open_service, "/v1/runs/start", json.dumps(given).encode())
     assert status == 400
-    assert "are the most" in said["error"]["message"]
+    assert "the limit is" in said["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ async def test_va_07_its_files_are_redacted_or_withheld(opened: Open, language: 
     assert await session.files.read_text("f.txt") == f"a {MARKER}"
     assert (await session.files.download("f.txt", tmp_path / "f.txt")).read_text() == f"a {MARKER}"
     for read in (session.files.read_bytes("raw"), session.files.download("raw", tmp_path / "raw")):
-        with pytest.raises(InvalidArgument, match="holds a secret"):
+        with pytest.raises(InvalidArgument, match="contains a secret"):
             await read
     assert not (tmp_path / "raw").exists()
 

@@ -92,9 +92,7 @@ def test_a_typo_lets_nothing_run_and_is_named(cli: Cli, command: tuple[str, ...]
     cli.program("print(7)")
     done = with_variables(cli, CASEMATE_NETWRK="none")(*command)
     assert (done.code, done.stdout) == (2, b"")
-    assert done.stderr.startswith(
-        b"casemate: CASEMATE_NETWRK: is not a variable that casemate knows; did you mean CASEMATE_NETWORK?"
-    )
+    assert done.stderr.startswith(b"casemate: CASEMATE_NETWRK: is not a known variable; did you mean CASEMATE_NETWORK?")
     file = written(cli, "limits:\n  memry: 1\n").encode()
     done = cli(*command)
     assert (done.code, done.stdout) == (2, b"")

@@ -74,7 +74,7 @@ def test_check_says_what_is_wrong_and_where(cli: Cli) -> None:
     assert (sound.code, sound.stdout) == (0, b"sound: 3 settings, 1 rules, 0 warnings\n")
     wrong = cli("policy", "check", cli.program(POLICY.replace("wall: 5", "wal: 5"), "p.yaml"))
     assert wrong.code == 2
-    assert wrong.stderr.startswith(b"casemate: --policy: p.yaml:3: limits.wal: is not a key that casemate knows")
+    assert wrong.stderr.startswith(b"casemate: --policy: p.yaml:3: limits.wal: is not a known key")
 
 
 @pytest.mark.parametrize(

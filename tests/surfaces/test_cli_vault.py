@@ -147,7 +147,7 @@ def test_va_19_a_vault_that_was_changed_is_refused_and_recorded(casemate: Casema
     data[-1] ^= 1
     vault.write_bytes(data)
     done = casemate("run", "-", "--secret", "TOKEN", given="print(1)", code=69)
-    assert "not as it was left" in done.stderr
+    assert "is damaged" in done.stderr
     database = sqlite3.connect(tmp_path / "state" / "casemate" / "audit.db")
     rows = [detail for kind, detail in database.execute("SELECT kind, detail FROM record") if kind == "vault"]
     database.close()

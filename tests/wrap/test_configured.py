@@ -77,7 +77,7 @@ def test_its_record_and_its_namespace_are_those_that_are_configured(wrap: Wrap, 
     ({"POLICY": "/no/such.yaml"}, "CASEMATE_POLICY: cannot read"),
     ({"AUDIT": "memory"}, "CASEMATE_AUDIT: 'memory'"),
     ({"NAMESPACE": "n" * 1000}, "namespace"),
-    ({"LIMITS_MEMROY": "1GiB"}, "CASEMATE_LIMITS_MEMROY: is not a variable that casemate knows"),
+    ({"LIMITS_MEMROY": "1GiB"}, "CASEMATE_LIMITS_MEMROY: is not a known variable"),
     ({"WORKSPACE_MODE": "review"}, "'review' is not known here"),
 ])  # fmt: skip
 def test_what_is_configured_wrongly_or_cannot_be_kept_is_refused(

@@ -263,7 +263,7 @@ def _check_known(unknown: list[str]) -> None:
     from casemate.model.foreign import suggest
 
     known = [*VARIABLES, *_ALIASES, CONFIG]
-    problems = [f"is not a variable that casemate knows{_use_of(name) or suggest(name, known)}" for name in unknown]
+    problems = [f"is not a known variable{_use_of(name) or suggest(name, known)}" for name in unknown]
     if problems:
         rest = [f"{name}: {problem}" for name, problem in zip(unknown[1:], problems[1:], strict=True)]
         raise InvalidArgument(

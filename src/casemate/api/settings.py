@@ -194,7 +194,7 @@ def _given_settings(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Setting
         if name not in KEYS:
             from casemate.model.foreign import suggest
 
-            raise InvalidArgument(name, f"is not a key that casemate knows{suggest(name, KEYS)}")
+            raise InvalidArgument(name, f"is not a known key{suggest(name, KEYS)}")
         if value is None:
             continue
         try:

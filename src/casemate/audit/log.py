@@ -67,7 +67,7 @@ def default_path(environ: Mapping[str, str]) -> Path:
     """
     remediation = f"Set HOME, {ELSEWHERE}."
     try:
-        return user_folder(environ, "state", "the audit record has no place", remediation) / "audit.db"
+        return user_folder(environ, "state", "there is no folder for the audit record", remediation) / "audit.db"
     except Unavailable as error:
         raise RecordUnavailable(error.message, remediation=remediation) from None
 

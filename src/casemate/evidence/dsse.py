@@ -47,7 +47,7 @@ class PublicKey:
         with suppress(ValueError):
             if isinstance(key := load_pem_public_key(str(pem).encode()), Ed25519PublicKey):
                 return cls.of(key)
-        raise InvalidArgument("key", "is no public Ed25519 key in PEM, as casemate keys export prints one")
+        raise InvalidArgument("key", "is not a public Ed25519 key in PEM, as casemate keys export prints it")
 
     @classmethod
     def of(cls, key: Ed25519PublicKey) -> PublicKey:

@@ -118,7 +118,7 @@ class Signer:
 
 def own_signer(environ: Mapping[str, str]) -> Signer:
     """The user's signer. Raises :class:`casemate.Unavailable` if the environment names no home folder."""
-    return Signer(user_folder(environ, "state", "the signing key has no place") / "signing")
+    return Signer(user_folder(environ, "state", "there is no folder for the signing key") / "signing")
 
 
 def unseal(envelope: object, payload_type: str, trusted: Iterable[PublicKey]) -> tuple[Any, PublicKey]:
@@ -131,8 +131,8 @@ def unseal(envelope: object, payload_type: str, trusted: Iterable[PublicKey]) ->
     payload, signers = read(envelope, payload_type, keys.values())
     if not signers:
         raise NotProved(
-            "no key that is trusted has signed it, or it was changed since",
-            remediation="casemate keys export prints the key of who signed; casemate verify takes it as --key.",
+            "no trusted key has signed it, or it was changed since",
+            remediation="casemate keys export prints the signer's key; casemate verify takes it as --key.",
         )
     return payload, signers[0]
 

@@ -132,7 +132,7 @@ def _is_as_written(file: IO[bytes], pack: ZipFile) -> bool:
 
 
 def _foreign() -> NotProved:
-    return NotProved("this zip is not as casemate writes one: not every program would find the same in it")
+    return NotProved("this zip is not in the form that casemate writes: other programs could read other content in it")
 
 
 def _check(pack: ZipFile, trusted: Sequence[PublicKey]) -> tuple[dict[str, Any], PublicKey]:
@@ -159,5 +159,5 @@ def _check(pack: ZipFile, trusted: Sequence[PublicKey]) -> tuple[dict[str, Any],
         rows = {one["digest"]["sha256"] for one in said["predicate"]["runDetails"]["byproducts"]}
         outputs = {f"runs/{run}/{name}": digest for name, digest in subjects_of(said).items()}
         if not rows <= hashes or any(promised.get(name, digest) != digest for name, digest in outputs.items()):
-            raise NotProved(f"the statement on run {run} says otherwise than the pack")
+            raise NotProved(f"the statement on run {run} contradicts the pack")
     return manifest, key

@@ -92,4 +92,4 @@ def _time(row: Row) -> str:
 
 
 def _unavailable(why: str) -> Unavailable:
-    return Unavailable(f"nothing can be signed of this run: {why}")
+    return Unavailable(f"this run cannot be signed: {why}")

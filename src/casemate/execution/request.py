@@ -296,7 +296,7 @@ def metadata_of(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument("metadata", f"must hold JSON values: {error}") from None
     if size > _MAX_METADATA:
-        raise InvalidArgument("metadata", f"takes {size:,} characters as JSON; {_MAX_METADATA:,} are the most")
+        raise InvalidArgument("metadata", f"takes {size:,} characters as JSON; the limit is {_MAX_METADATA:,}")
     if _depth(metadata) > _MAX_METADATA_DEPTH:
         raise InvalidArgument("metadata", f"is nested deeper than {_MAX_METADATA_DEPTH} levels")
     return dict(metadata)

@@ -24,7 +24,7 @@ const QUIET = new Set(['--silent', '-s', '--quiet', '-q', '--loglevel=error', '-
 function main(words) {
   const at = words.findIndex((word) => !word.startsWith('-'));
   const command = words[at];
-  if (ELSEWHERE.has(command)) return fail(`npm ${command} is not to be had here: ${ELSEWHERE.get(command)}`);
+  if (ELSEWHERE.has(command)) return fail(`npm ${command} is not supported here: ${ELSEWHERE.get(command)}`);
   const does = INSTALL.includes(command) ? 'install' : REMOVE.includes(command) ? 'remove' : null;
   if (does === null) return realNpm(words);
   const rest = [...words.slice(0, at), ...words.slice(at + 1)];
@@ -32,7 +32,7 @@ function main(words) {
   const options = rest.slice(0, end).filter((word) => word.startsWith('-'));
   const names = [...rest.slice(0, end).filter((word) => !word.startsWith('-')), ...rest.slice(end + 1)];
   const strange = options.find((word) => !IGNORED.has(word) && !QUIET.has(word) && !WITHOUT_DEV.has(word));
-  if (strange) return fail(`${strange.split('=')[0]} is not to be had here: packages come from the operator's registry, for this session`);
+  if (strange) return fail(`${strange.split('=')[0]} is not supported here: packages come from the operator's registry, for this session`);
   const wanted = names.length > 0 || does === 'remove' ? names : namedInPackageJson(options.some((word) => WITHOUT_DEV.has(word)));
   if (wanted === null) return;
   if (wanted.length === 0) return fail('give names of packages: none are given, and package.json lists none');

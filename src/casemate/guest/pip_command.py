@@ -67,7 +67,7 @@ def main(arguments: "list[str]") -> int:
         variables = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}  # or it queries its index
         os.execve(sys.executable, [sys.executable, "-m", "pip", *arguments], variables)
     if arguments[0] not in ("install", "uninstall"):
-        return _say(f"ERROR: 'pip {arguments[0]}' is not to be had here; install, uninstall, list, show and freeze are")
+        return _say(f"ERROR: 'pip {arguments[0]}' is not supported here; use install, uninstall, list, show or freeze")
     try:
         names, upgrade, quiet = _read(arguments[1:])
     except (Unknown, OSError, UnicodeError) as error:
@@ -104,7 +104,7 @@ def _read(arguments: "list[str]") -> "tuple[list[str], bool, bool]":
         elif option in _IGNORED_WITH_VALUE:
             value or (rest and rest.pop(0))
         elif option not in _IGNORED:
-            raise Unknown(f"{option} is not to be had here: packages come from the operator's index, as wheels")
+            raise Unknown(f"{option} is not supported here: packages come from the operator's index, as wheels")
     without = [name for name in names if " --hash=" not in name] if need_hashes else []
     if without:
         raise Unknown(f"{without[0]} has no hash, and {_HASHES} wants one of each")
@@ -115,7 +115,7 @@ def _requirements_in(path: str, depth: int = 0) -> "list[str]":
     """Return the requirements in a file and in those it includes, with their hashes. Requirements whose marker does not
     apply here are left out."""
     if depth > _MOST_NESTED:
-        raise Unknown(f"{path}: files of requirements name each other")
+        raise Unknown(f"{path}: requirements files include each other")
     with open(path, encoding="utf-8-sig") as file:
         whole = _CONTINUED.sub(r"\1 ", file.read())
     names: "list[str]" = []
@@ -124,7 +124,7 @@ def _requirements_in(path: str, depth: int = 0) -> "list[str]":
         if option in _FILES:
             names += _requirements_in(os.path.join(os.path.dirname(path), value.strip()), depth + 1)
         elif line.startswith("-"):
-            raise Unknown(f"{path}: {option} is not to be had here; give names and versions")
+            raise Unknown(f"{path}: {option} is not supported here; give names and versions")
         elif line:
             names += _requirement(line, path)
     return names
@@ -146,19 +146,19 @@ def _is_here(marker: str, path: str) -> bool:
         markers: "Any" = importlib.import_module("pip._vendor.packaging.markers")
     except ImportError:
         raise Unknown(
-            f"{path}: what follows the ; can be judged by a pip alone, and this environment has none"
+            f"{path}: only pip can evaluate the marker after the ;, and this environment has no pip"
         ) from None
     try:
         return bool(markers.Marker(marker).evaluate({"extra": ""}))
     except (markers.InvalidMarker, markers.UndefinedComparison, markers.UndefinedEnvironmentName) as error:
-        raise Unknown(f"{path}: {marker!r} is no marker: {error}") from None
+        raise Unknown(f"{path}: {marker!r} is not a valid marker: {error}") from None
 
 
 def _ask(request: "dict[str, Any]") -> "dict[str, Any]":
     """Ask the host, and wait for its answer."""
     asked = json.dumps(request).encode() + b"\n"
     if len(asked) > _MOST_ASKED:
-        return {"ok": False, "message": f"what is asked for takes {len(asked):,} bytes; {_MOST_ASKED:,} are the most"}
+        return {"ok": False, "message": f"the request takes {len(asked):,} bytes; the limit is {_MOST_ASKED:,}"}
     try:
         with socket.create_connection(_HOST) as host:
             host.sendall(asked)

@@ -41,12 +41,12 @@ def find_place(terms: HostTerms | None, path: str, *, write: bool = False, argum
     roots = terms.roots if terms else ()
     if not roots:
         raise Denied(
-            "no files of the host are open to anybody",
+            "the policy opens no files of the host",
             remediation="The operator's policy names folders: host: {roots: [{path: /data, write: false}]}.",
         )
     size = len(path.encode("utf-8", "surrogatepass")) if isinstance(path, str) and path.startswith("/") else 0
     if not 0 < size <= LONGEST_PATH:
-        raise InvalidArgument(argument, f"{str(path)[:200]!r} is no absolute path, such as {roots[0].path}/notes.txt")
+        raise InvalidArgument(argument, f"{str(path)[:200]!r} is not an absolute path like {roots[0].path}/notes.txt")
     names = tuple(path.rstrip("/").split("/")[1:])
     for name in names:
         if why := problem(name.encode("utf-8", "surrogatepass")):
@@ -58,16 +58,16 @@ def find_place(terms: HostTerms | None, path: str, *, write: bool = False, argum
             if write:
                 _check_write(place)
             return place
-    raise Denied(f"{path} is in no folder that is open: these are {', '.join(one.path for one in roots)}")
+    raise Denied(f"{path} is not in an open folder; the open folders are {', '.join(one.path for one in roots)}")
 
 
 def _check_write(place: HostPlace) -> None:
     if not place.root.write:
-        raise Denied(f"{place.root.path} is open for reading alone")
+        raise Denied(f"{place.root.path} is open only for reading")
     if not place.names:
         raise InvalidArgument("path", f"{place.path} is the folder itself; name a file in it")
     if why := PROTECTED.reason(place.names):
-        raise Denied(f"{place.path} is not written: {why}")
+        raise Denied(f"{place.path} cannot be written: {why}")
 
 
 @contextlib.contextmanager
@@ -79,7 +79,7 @@ def _folder_of(place: HostPlace, names: tuple[str, ...]) -> Iterator[int]:
             yield folder
     except OSError as error:
         if error.errno in _OF_DISK:
-            raise Unavailable(f"{place.path} cannot be written: {error.strerror}; nothing has changed there") from None
+            raise Unavailable(f"{place.path}: {error.strerror}; nothing was changed") from None
         links = "; links are not followed" if error.errno in (errno.ELOOP, errno.ENOTDIR) else ""
         raise InvalidArgument("path", f"{place.path}: {error.strerror}{links}") from None
 
@@ -93,7 +93,7 @@ def open_file(place: HostPlace) -> Iterator[int]:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with hold(os.open(place.names[-1], flags, dir_fd=folder)) as fd:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise InvalidArgument("path", f"{place.path} is no regular file")
+                raise InvalidArgument("path", f"{place.path} is not a regular file")
             yield fd
 
 
@@ -143,7 +143,7 @@ def describe_change(place: HostPlace, new: int) -> tuple[dict[str, Any], str]:
     file, empty if there is none. Raises ``InvalidArgument``."""
     digest, size, after = _look(new)
     if size > MOST_COPY:
-        raise InvalidArgument("path", f"has more than {MOST_COPY >> 20} MiB, which are the most")
+        raise InvalidArgument("path", f"has more than {MOST_COPY >> 20} MiB, which is the limit")
     old_digest, old_size, before = _look_there(place)
     change: dict[str, Any] = {"size": size, "sha256": digest}
     if old_digest:
@@ -158,7 +158,7 @@ def _diff(before: bytes, after: bytes) -> str:
         return f"[not shown: more than {MOST_BYTES >> 10} KiB]"
     found = TextDiffs().compare(before, after)
     if found.is_binary:
-        return "[not shown: it is no text]"
+        return "[not shown: it is not text]"
     return f"{found.text}[{found.left_out}]" if found.left_out else found.text
 
 

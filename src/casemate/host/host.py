@@ -118,7 +118,7 @@ class Host:
             given = await self._of.resolve(secrets) if secrets else NO_SECRETS
             if given.placeholders:
                 raise InvalidArgument(
-                    "secrets", f"{given.placeholders[0].name} is put into requests alone; a command gets none of it"
+                    "secrets", f"{given.placeholders[0].name} is only for injection into requests; no command gets it"
                 )
             question = _about(words, program, terms, given.names)
             self._remember(question)
@@ -162,7 +162,7 @@ class Host:
         if any(word in ("*", "**") for word in (command.split() if isinstance(command, str) else command or ())):
             raise InvalidArgument(
                 "command",
-                "somebody's answer is about one command, word for word, and this has a wildcard",
+                "an answer covers one exact command, and this one has a wildcard",
                 remediation="Ask for the command; a policy's rules take wildcards: {allow: host, command: wc *}.",
             )
         words = words_of(command)
@@ -241,7 +241,7 @@ class Host:
         try:
             data = content.encode() if isinstance(content, str) else bytes(content)
         except UnicodeEncodeError:
-            raise InvalidArgument("content", "has characters that UTF-8 has not; give bytes") from None
+            raise InvalidArgument("content", "cannot be encoded as UTF-8; give bytes") from None
         async with self._turn():
             with hold(os.memfd_create("casemate-host-file", os.MFD_CLOEXEC)) as new:
                 write_all(new, data)
@@ -263,7 +263,7 @@ class Host:
         """
         (of, inner), (into, target) = session_in(source), session_in(destination)
         if of is not None and into is not None:
-            raise InvalidArgument("destination", "one of the two is a path of the host's, such as /data/table.csv")
+            raise InvalidArgument("destination", "source or destination must be a host path, such as /data/table.csv")
         place = await self._find_open(target, writes=True, argument="destination") if into is None else None
         async with self._turn():
             folder = await asyncio.to_thread(TemporaryFolder, "host-copy")
@@ -310,7 +310,7 @@ class Host:
     async def _find_open(self, path: str, *, writes: bool = False, argument: str = "path") -> HostPlace:
         place = find_place(self._terms, path, write=writes, argument=argument)
         if why := await asyncio.to_thread(self._of.why_closed, place.path, writes):
-            raise Denied(f"{place.path} is not {'written' if writes else 'read'}: {why}")
+            raise Denied(f"{place.path} cannot be {'written' if writes else 'read'}: {why}")
         return place
 
     def _turn(self) -> asyncio.Semaphore:
@@ -322,7 +322,7 @@ class Host:
     def _open_terms(self) -> HostTerms:
         if self._terms is None or self._terms.folder is None:
             raise Denied(
-                "commands of the host are not open to anybody",
+                "the policy opens no commands of the host",
                 remediation="The operator's policy names the folder that they run in: host: {folder: /srv/project}.",
             )
         folder, written = self._terms.folder, self._of.workspace if self._of.is_direct else None
@@ -418,7 +418,7 @@ def _take(place: HostPlace, target: str) -> None:
         new.writelines(pieces_of(source, files.MOST_COPY + 1))
         if new.tell() > files.MOST_COPY:
             raise InvalidArgument(
-                "source", f"{place.path} has more than {files.MOST_COPY >> 20} MiB, which are the most"
+                "source", f"{place.path} has more than {files.MOST_COPY >> 20} MiB, which is the limit"
             )
 
 

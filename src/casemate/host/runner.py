@@ -100,7 +100,7 @@ class CommandRunner:
         message = json.dumps(order).encode()
         if len(message) > _MOST_ORDER:
             raise InvalidArgument(
-                "command", f"takes {len(message):,} bytes with its variables; {_MOST_ORDER:,} are the most"
+                "command", f"takes {len(message):,} bytes with its variables; the limit is {_MOST_ORDER:,}"
             )
         try:
             folder = os.open(command.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -173,7 +173,7 @@ def _read_to_end(command: HostCommand, fds: list[int], leash: socket.socket, beg
     if "errno" in said:
         _raise_for(command, said["at"], said["errno"])
     if "status" not in said and leash.fileno() >= 0:
-        raise Fault("a command of the host ended, and nothing says how")
+        raise Fault("a command of the host ended without an exit status")
     wait_status = None if is_over else said.get("status")
     return CommandEnd(wait_status, bytes(kept[stdout]), bytes(kept[stderr]), is_truncated, time.monotonic() - began)
 
@@ -193,5 +193,5 @@ def _raise_for(command: HostCommand, at: str, number: int) -> None:
             remediation="casemate doctor says what would help.",
         )
     if number == errno.ENOEXEC:
-        raise InvalidArgument("command", f"{command.program} is no program that the kernel can start")
+        raise InvalidArgument("command", f"{command.program} is not a program that the kernel can start")
     raise InvalidArgument("command", f"{command.program} cannot be started: {os.strerror(number)}")

@@ -65,9 +65,9 @@ class ApprovalOperations(Group):
     async def get(self, request: Name, *, principal: Principal) -> ApprovalRequest:
         """One pending request: exactly what would cross. ``request``: its id, or a unique beginning of it."""
         waiting = {one.id: one for one in self._pending_for(principal)}
-        request_id = match_handle(request, waiting, "request_id", "requests that wait")
+        request_id = match_handle(request, waiting, "request_id", "pending requests")
         if request_id is None:
-            raise NotFound("request_id", f"no request that waits begins with {request[:100]!r}")
+            raise NotFound("request_id", f"no pending request begins with {request[:100]!r}")
         return waiting[request_id]
 
     @operation(approver=True, while_draining=True)

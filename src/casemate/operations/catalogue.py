@@ -134,7 +134,7 @@ def _few(count: int, value: Any) -> Any:
     """The same, unless it has more entries than may be: then none of them is looked at."""
     if isinstance(value, dict | list) and len(value) > count:
         raise PydanticCustomError(
-            "too_long", "has {actual} entries; {count} are the most", {"actual": len(value), "count": count}
+            "too_long", "has {actual} entries; the limit is {count}", {"actual": len(value), "count": count}
         )
     return value
 

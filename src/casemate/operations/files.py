@@ -184,7 +184,7 @@ def neither_nor_both() -> InvalidArgument:
     return InvalidArgument(
         "session",
         "give either session or run",
-        remediation="session for what lies in its workspace, run for what a run that is over has left.",
+        remediation="Give session for a file in its workspace, run for a file that a finished run left.",
     )
 
 

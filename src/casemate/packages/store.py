@@ -120,4 +120,4 @@ def _give_path(file: int, folder: Path) -> str:
 
 def default_folder(env: Mapping[str, str]) -> Path:
     """This user's folder for package files."""
-    return user_folder({**env, "HOME": os.path.expanduser("~")}, "cache", "packages have no folder") / "packages"
+    return user_folder({**env, "HOME": os.path.expanduser("~")}, "cache", "there is no package folder") / "packages"

@@ -179,7 +179,7 @@ def _unknown(name: object, kinds: Mapping[str, Any]) -> str:
     below = [f"{outer}.{inner}" for outer, kind in kinds.items() for inner in _section(bare(kind)[0])[0]]
     likely = key_hint(str(name), [*kinds, *below])
     stop = "" if likely.endswith("?") else ";"
-    return f"is not a key that casemate knows{likely}{stop} the keys here are {', '.join(kinds)}"
+    return f"is not a known key{likely}{stop} the keys here are {', '.join(kinds)}"
 
 
 def _section(kind: Any) -> tuple[Mapping[str, Any], Iterable[str]]:

@@ -125,7 +125,7 @@ class _SrtReader:
                 if value not in (None, False, [], {}):
                     self._refuse(path, "casemate's own egress proxy does not have this setting")
             elif key not in _NETWORK:
-                self._refuse(path, f"is not a key that casemate knows; of srt's it knows {', '.join(_NETWORK)}")
+                self._refuse(path, f"is not a known key; of srt's keys casemate knows {', '.join(_NETWORK)}")
         self._domains(keys)
         if self._flag(keys, "network", "requireHostMatch", usual=True) is False:
             self._refuse(("network", "requireHostMatch"), "names that disagree are always refused")
@@ -144,7 +144,7 @@ class _SrtReader:
         for key in keys:
             if key not in _FILESYSTEM:
                 known = ", ".join(_FILESYSTEM)
-                self._refuse(("filesystem", key), f"is not a key that casemate knows; of srt's it knows {known}")
+                self._refuse(("filesystem", key), f"is not a known key; of srt's keys casemate knows {known}")
         if self._flag(keys, "filesystem", "disabled"):
             self._refuse(("filesystem", "disabled"), "casemate never shows the whole machine; give a workspace")
         if self._flag(keys, "filesystem", "allowGitConfig"):

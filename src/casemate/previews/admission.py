@@ -25,10 +25,10 @@ _OWN = b"casemate"  # prefix of casemate's tokens and cookies; a cell sees none 
 _OF_CONNECTION = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"te", b"trailer", b"upgrade"}
 )
-_NO_LINK = "This is a preview of a program in a sandbox. It opens by its link: casemate expose SESSION PORT gives one."
+_NO_LINK = "This is a preview of a program in a sandbox. Open it by its link: casemate expose SESSION PORT prints one."
 # A service worker's answers lack our headers, and it outlives the preview in the browser (Service Workers, "update").
-_NO_WORKER = "A preview serves no service worker: it would answer in its place, also after the preview has ended."
-_ENDED = "This link has ended, or never was one. casemate expose SESSION PORT gives another."
+_NO_WORKER = "A preview may not install a service worker, which would keep answering after the preview has ended."
+_ENDED = "This link is not valid, or it has ended. casemate expose SESSION PORT prints another."
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,11 @@ def admit(request: h11.Request, find: Callable[[str], ExposedServer | None]) -> 
     name = host.decode("latin-1").rpartition(":")
     exposed = find(name[0] or name[2])
     if exposed is None:
-        return Answer(421, "Nothing is shown under this name.")
+        return Answer(421, "There is no preview under this name.")
     if not request.target.startswith(b"/") or request.method in (b"CONNECT", b"TRACE"):
-        return _refuse(exposed, 400, "A preview takes paths of its own alone.")
+        return _refuse(exposed, 400, "A preview accepts only paths, and neither CONNECT nor TRACE.")
     if _value(headers, b"transfer-encoding") and _value(headers, b"content-length"):
-        return _refuse(exposed, 400, "A body has one length.")
+        return _refuse(exposed, 400, "A request may not have both Transfer-Encoding and Content-Length.")
     if _value(headers, b"service-worker") or _value(headers, b"sec-fetch-dest").lower() == b"serviceworker":
         return _refuse(exposed, 403, _NO_WORKER)
     target, tokens = _split_target(request.target)
@@ -104,7 +104,7 @@ def answer_for_redirect(status: int, headers: Iterable[Header], admitted: Admitt
         return None
     kept = tuple(one for one in headers_for_client(given, admitted) if one[0] == b"set-cookie")
     where = visible(leads_to[0].decode("utf-8", "backslashreplace"))
-    text = f"The program in the sandbox sends you to another site, where casemate does not take you:\n\n{where}"
+    text = f"The program in the sandbox redirects you to another site. casemate does not follow it:\n\n{where}"
     return replace(_refuse(admitted.exposed, 403, text), headers=kept)
 
 

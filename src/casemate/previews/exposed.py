@@ -47,7 +47,7 @@ class ExposedServer:
         """Return the preview with a link that admits anyone who has it, for ``seconds``. Raises ``InvalidArgument``."""
         self._forget_old()
         if len(self._links) >= _MOST_LINKS:
-            raise InvalidArgument("port", f"{_MOST_LINKS} links to it hold already; wait, or take it back first")
+            raise InvalidArgument("port", f"{_MOST_LINKS} links to it are valid already; wait, or unexpose it first")
         token = _BEGIN + secrets.token_urlsafe(_BYTES)
         self._links[_hash(token.encode())] = _Link(time.monotonic() + seconds)
         return replace(self.preview, url=f"{self.preview.url}?{TOKEN}={token}", expires=time.time() + seconds)

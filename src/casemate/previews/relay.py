@@ -104,7 +104,7 @@ async def _serve_next(client: _End, find: Find, wait: float) -> bool:
         async with asyncio.timeout(wait):
             request = await client.receive()
     except h11.RemoteProtocolError as error:
-        await client.say(Answer(error.error_status_hint, "This is no request of HTTP/1.1."))
+        await client.say(Answer(error.error_status_hint, "This is not a valid HTTP/1.1 request."))
         return False
     if not isinstance(request, h11.Request):
         return False

@@ -21,7 +21,7 @@ from typing import Any
 
 from casemate.redaction.redaction import Redaction
 
-WITHHELD = "it holds a secret, and is no text that could be handed out without it"
+WITHHELD = "it contains a secret that cannot be removed, because it is not text"
 
 
 class RedactedContent:

@@ -27,7 +27,7 @@ Definitions = dict[str, dict[str, Any]]
 
 def users_file(environ: Mapping[str, str]) -> Path:
     """``casemate/servers.json`` in the user's configuration folder. Raises ``Unavailable`` without such a folder."""
-    problem, remediation = "the list of MCP servers has no place", "Set HOME, or name a file with --file."
+    problem, remediation = "there is no folder for the list of MCP servers", "Set HOME, or name a file with --file."
     return user_folder(environ, "config", problem, remediation) / "servers.json"
 
 

@@ -79,9 +79,9 @@ def head_of(sealed: bytes) -> VaultHead:
         counter, key = fields["counter"], fields["key"]
         known = fields["format"] in (_PLAIN, _WITH_PLACES) and fields["cipher"] == _CIPHER
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise Damaged("its first line is none of a vault's") from None
+        raise Damaged("its first line is not that of a vault") from None
     if not known or type(counter) is not int or counter < 0 or key not in ("file", "keyring"):
-        raise Damaged("its first line is none that this version knows")
+        raise Damaged("this version does not know the format in its first line")
     return VaultHead(counter, key)
 
 
@@ -93,7 +93,7 @@ def unseal(sealed: bytes, key: bytes) -> Contents:
     try:
         text = _cipher(key).decrypt(rest[:_NONCE], rest[_NONCE:], line + newline)
     except (InvalidTag, ValueError):
-        raise Damaged("it was changed or cut, or its key is another") from None
+        raise Damaged("it was changed or cut, or this is not its key") from None
     written: dict[str, dict[str, Any]] = json.loads(text)
     return {
         namespace: {name: _read_value(one) for name, one in values.items()} for namespace, values in written.items()
@@ -111,7 +111,7 @@ def _read_value(entry: Any) -> str | Injected:
     try:
         return Injected(entry["value"], Inject.read(entry["inject"]))
     except (KeyError, TypeError, InvalidArgument):
-        raise Damaged("it holds what this version does not know") from None
+        raise Damaged("it contains a value that this version does not know") from None
 
 
 def _cipher(key: bytes) -> AESGCM:
@@ -147,7 +147,7 @@ class VaultKey:
         name, secret, counter = line.split()
         decoded = base64.b64decode(secret, validate=True)
         if name != _FORMAT or len(decoded) != KEY_BYTES or not counter.isdecimal():
-            raise ValueError("it is no key of casemate's")
+            raise ValueError("it is not a key of casemate's")
         return cls(decoded, int(counter))
 
 
@@ -227,7 +227,7 @@ def key_path(vault: Path, environ: Mapping[str, str]) -> Path:
     name = hashlib.sha256(os.fsencode(vault)).hexdigest()[:32]
     remediation = "Set HOME, below which it is kept."
     try:
-        folder = user_folder(environ, "config", "the key of the vault has no place", remediation)
+        folder = user_folder(environ, "config", "there is no folder for the vault's key", remediation)
     except Unavailable as error:
         raise VaultUnavailable(error.message, reason="key", remediation=remediation) from None
     return folder / "keys" / f"{name}.key"
@@ -343,9 +343,9 @@ class EncryptedFile:
 
     def _damage_error(self, error: Damaged) -> VaultUnavailable:
         return VaultUnavailable(
-            f"the vault {str(self.path)!r} is not as it was left: {error}",
+            f"the vault {str(self.path)!r} is damaged: {error}",
             reason="damaged",
-            remediation="Put a good copy back, the newest one.",
+            remediation="Restore the newest good copy.",
         )
 
     def _change(self, change: Callable[[Contents], bool]) -> bool:

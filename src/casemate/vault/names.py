@@ -36,7 +36,7 @@ def check_name(name: object) -> str:
     """Return ``name`` if a variable can have it and no loader reads it. Raises ``InvalidArgument``."""
     if not isinstance(name, str) or len(name) > _MOST_NAME or not _NAME.match(name):
         shown = repr(name)[:_MOST_NAME]
-        raise InvalidArgument("name", f"{shown} is no name of a secret: capital letters, digits and _, e.g. API_TOKEN")
+        raise InvalidArgument("name", f"{shown} is not a secret name: use capitals, digits and _, e.g. API_TOKEN")
     if name not in _HARMLESS and (name in _REFUSED or name.startswith(_REFUSED_PREFIXES)):
         raise InvalidArgument(
             "name", f"{name} is read by interpreters, loaders or shells themselves; give the secret another name"
@@ -87,7 +87,7 @@ def check_asked(names: object) -> tuple[str, ...]:
         raise InvalidArgument("secrets", f"{len(names)} are too many for one run; the most is {_MOST_SECRETS}")
     if taken := [name for name in names if isinstance(name, str) and name.startswith(_OF_SERVERS)]:
         raise InvalidArgument(
-            "secrets", f"{taken[0]} is how casemate itself signs in to an MCP server: no program gets what begins so"
+            "secrets", f"{taken[0]} is casemate's own sign-in to an MCP server; no program gets {_OF_SERVERS}*"
         )
     try:
         return tuple(dict.fromkeys(check_name(name) for name in names))

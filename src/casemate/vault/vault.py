@@ -81,7 +81,7 @@ def default_path(environ: Mapping[str, str]) -> Path:
     """Return where the command line keeps secrets: in the user's state folder. Raises ``VaultUnavailable`` if the
     environment names neither that folder nor a home."""
     try:
-        return user_folder(environ, "state", "the vault has no place") / "vault" / "secrets"
+        return user_folder(environ, "state", "there is no folder for the vault") / "vault" / "secrets"
     except Unavailable as error:
         raise VaultUnavailable(error.message, reason="file", remediation=error.remediation) from None
 

@@ -48,7 +48,7 @@ _LEAVES_WITHIN = 1.0  # seconds for the cell to end and report why, once the bro
 _END_WITHIN = 10.0  # seconds for a killed cell to be gone
 _LOOK_EVERY = 0.05  # seconds between checks for a pending approval
 _CLOSED = "the sandbox was closed"
-_CERTIFICATE = "Where TLS is intercepted, certutil tells the browser whom to trust: apt-get install libnss3-tools."
+_CERTIFICATE = "If TLS is intercepted, the browser needs certutil to trust it: apt-get install libnss3-tools."
 # The cell's standard streams are the protocol's pipes. Chromium trusts NSS: where the egress proxy intercepts TLS, this
 # adds the proxy's authority there.
 _SCRIPT = """
@@ -85,7 +85,7 @@ class Browsers:
         raises what that raises, ``QueueFull`` and ``SandboxClosed``."""
         checked_address(url)
         if wait_until not in EVENTS:
-            raise InvalidArgument("wait_until", f"{wait_until!r:.50} is none of {', '.join(EVENTS)}")
+            raise InvalidArgument("wait_until", f"{wait_until!r:.50} is not one of {', '.join(EVENTS)}")
         if wait_for_selector is not None and not (isinstance(wait_for_selector, str) and wait_for_selector.strip()):
             raise InvalidArgument("wait_for_selector", "give a CSS selector, such as '#results li'")
         if self._is_closed:
@@ -233,7 +233,7 @@ class _BrowserCell:
         except CdpEnded:
             raise await self._cause(visit) from None
         except (Nonsense, CdpRefused, binascii.Error) as error:
-            raise visit.problem("browser", f"the browser did not do what it should: {error}") from None
+            raise visit.problem("browser", f"the browser failed: {error}") from None
         finally:
             if not tab.is_left:
                 self.end("a page could not be closed")
@@ -252,7 +252,7 @@ class _BrowserCell:
         if execution.status == "out_of_memory" and execution.cause:
             return visit.problem("memory", f"it ended the browser: {execution.cause.message}")
         why = f"the browser has ended ({execution.exit_code}): {self._pipe.why_ended}"
-        return visit.problem("browser", why, f"Whether it can be started, this says: {self._program} --version")
+        return visit.problem("browser", why, f"Check whether it starts: {self._program} --version")
 
     async def _hand_out(self, number: int) -> tuple[Artifact, ...]:
         """Return a call's files. They are collected when the cell ends, so end the browser after its calls."""

@@ -37,7 +37,7 @@ def part(value: object, *names: str, kind: type[T]) -> T:
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     if not isinstance(value, kind):
-        raise Nonsense(f"its {'.'.join(names)} is no {kind.__name__}")
+        raise Nonsense(f"its {'.'.join(names)} is not of type {kind.__name__}")
     return value
 
 
@@ -100,7 +100,7 @@ class CdpPipe(asyncio.Protocol):
                 try:
                     self._take(message)
                 except Nonsense as error:
-                    self.end(f"what it said makes no sense: {error}")
+                    self.end(f"it sent an invalid message: {error}")
         self._buffer += rest
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -125,7 +125,7 @@ class CdpPipe(asyncio.Protocol):
     def _take(self, message: bytes) -> None:
         said = decode(message)
         if said is None:
-            raise Nonsense("it is no JSON object, or has too many parts")
+            raise Nonsense("it is not a JSON object, or it has too many parts")
         answer = self._waiting.get(number) if isinstance(number := said.get("id"), int) else None
         if answer is not None and not answer.done():
             answer.set_result(said)

@@ -50,12 +50,12 @@ def checked_address(url: object) -> str:
     try:
         host, _ = place_of(url)
     except ValueError as error:
-        raise InvalidArgument("url", f"{url[:200]!r} is no address: {error}") from None
+        raise InvalidArgument("url", f"{url[:200]!r} is not a valid address: {error}") from None
     scheme = urlsplit(url).scheme
     if scheme not in ("http", "https"):
-        raise InvalidArgument("url", f"{scheme or url[:200]!r} is not http or https, which alone are fetched")
+        raise InvalidArgument("url", f"{scheme or url[:200]!r} is not http or https; other schemes are not supported")
     if "@" in urlsplit(url).netloc:
-        raise InvalidArgument("url", "has credentials in it, which would be on record; give it without")
+        raise InvalidArgument("url", "contains credentials, which would be recorded; remove them")
     if not host:
         raise InvalidArgument("url", f"{url[:200]!r} names no host")
     return url
@@ -104,7 +104,7 @@ async def run_program(order: ProgramOrder, context: ExecutionContext, namespace:
         said = None
     if not isinstance(said, dict):
         why = execution.cause.message if execution.cause else "it gave no answer"
-        raise WebUnavailable(order.url, f"{order.url}: ended what was to read it: {why}", reason="unreadable")
+        raise WebUnavailable(order.url, f"{order.url}: the program that reads it failed: {why}", reason="unreadable")
     if isinstance(said.get("problem"), str) or said.get("status") == 403:
         _check_permitted(order.url, said, execution, context)
     if isinstance(said.get("problem"), str):

@@ -71,7 +71,7 @@ class Engines:
     def reasons(self) -> str:
         """Return the last message of each failed engine, and how long it is skipped."""
         now = self._clock()
-        left = {name: f" (left alone for {max(0.0, one.until - now):.0f} s)" for name, one in self._failures.items()}
+        left = {name: f" (skipped for {max(0.0, one.until - now):.0f} s)" for name, one in self._failures.items()}
         left[SEARXNG] = ""
         return "; ".join(f"{name}: {one.words}{left[name]}" for name, one in self._failures.items())
 

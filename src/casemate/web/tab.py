@@ -25,8 +25,8 @@ _LEAVE_WITHIN = 2.0  # seconds to close a page; a browser that takes longer is e
 _PNG = b"\x89PNG\r\n\x1a\n"
 _FACTS = "({title: document.title, status: performance.getEntriesByType('navigation')[0].responseStatus})"
 _PATIENCE = (
-    "Give a longer timeout, or wait for less: without wait_for_selector, or with wait_until='load', which does not "
-    "mind a page that goes on asking, or 'domcontentloaded'."
+    "Give a longer timeout, or wait for less: leave out wait_for_selector, or give wait_until='load' or "
+    "'domcontentloaded'. Neither waits for requests that the page sends later."
 )
 
 
@@ -95,7 +95,7 @@ class Tab:
             try:
                 await self._fits()
             except CdpRefused:
-                told = f"{self._visit.selector:.100} is no CSS selector, such as '#results li'"
+                told = f"{self._visit.selector:.100} is not a CSS selector, such as '#results li'"
                 raise InvalidArgument("wait_for_selector", told) from None
             yield
         finally:
@@ -123,7 +123,7 @@ class Tab:
 
     def timeout(self) -> WebUnavailable:
         """Make the error that says what the page still waited for."""
-        return self._visit.problem("timeout", f"{self.awaited} had not come in {self._visit.seconds:g} s", _PATIENCE)
+        return self._visit.problem("timeout", f"{self.awaited} did not come in {self._visit.seconds:g} s", _PATIENCE)
 
     async def _call(self, method: str, **params: object) -> dict[str, Any]:
         return await self._pipe.call(method, self._session, **params)
@@ -145,7 +145,7 @@ class Tab:
                 await self._place(words)
                 if await self._fits():
                     return await self._take_now(words)
-                self.awaited = f"something that fits {self._visit.selector!r:.100}"
+                self.awaited = f"an element that matches {self._visit.selector!r:.100}"
             except CdpRefused as error:  # the page has changed meanwhile
                 self.awaited = f"its content ({error})"
             await asyncio.sleep(_LOOK_EVERY)
@@ -159,10 +159,10 @@ class Tab:
         except ValueError:
             place = ""
         if not place:
-            told = f"it went on to {words_in(url, 100)!r}, which is no address of http or https"
+            told = f"it went to {words_in(url, 100)!r}, which is not an http or https address"
             raise self._visit.problem("url", told)
         if frame.get("unreachableUrl"):
-            raise Unreached(f"{words or 'it went on to'} {place:.200}")
+            raise Unreached(f"{words or 'it went to'} {place:.200}")
         return place
 
     async def _root(self) -> int:
@@ -183,7 +183,7 @@ class Tab:
             said = await self._call("Page.captureScreenshot", format="png", optimizeForSpeed=True)
             picture = base64.b64decode(part(said, "data", kind=str))
             if not picture.startswith(_PNG):
-                raise Nonsense("its picture is no PNG")
+                raise Nonsense("its picture is not a PNG")
         status = facts["status"] if type(facts.get("status")) is int and 100 <= facts["status"] <= 999 else 0
         return Rendered(await self._place(words), status, words_in(facts.get("title")), html, picture)
 

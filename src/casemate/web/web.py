@@ -102,11 +102,9 @@ class Web:
             raise InvalidArgument("limit", f"{limit!r} is not a whole number from 1 to {_MOST_HITS}")
         engines, context = self._engines, self._context()
         if engines is None:
-            raise Unavailable(
-                "this sandbox searches nowhere: its policy has no web section", remediation=_HOW_TO_SEARCH
-            )
+            raise Unavailable("this sandbox cannot search: its policy has no web section", remediation=_HOW_TO_SEARCH)
         if context.hosts is None:
-            raise Denied("this sandbox has no network, so it searches nowhere")
+            raise Denied("this sandbox has no network, so it cannot search")
         of_sandbox = self._sandbox_context().hosts
         own = context.hosts._replace(within=context.hosts.within[len(of_sandbox.within) if of_sandbox else 0 :])
         known = engines.order()
@@ -219,7 +217,7 @@ class Web:
             return replace(kept.page, robots=robots, from_cache=True)
         status, final = said.get("status"), address_in(said.get("final_url"))
         if type(status) is not int or not 100 <= status <= 999 or not final or said.get("unchanged"):
-            raise WebUnavailable(url, f"{url}: what was to read it has given no page", reason="unreadable")
+            raise WebUnavailable(url, f"{url}: the program that reads it returned no page", reason="unreadable")
         title, text, links, truncated = text_in(said)
         kind = words_in(said.get("media_type"), 100)
         page = WebPage(url, final, status, kind, title, text, links, robots, truncated=truncated)

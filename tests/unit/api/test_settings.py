@@ -106,17 +106,17 @@ def test_there_is_one_policy_the_last_that_is_named(home: dict[str, str], tmp_pa
 
 
 @pytest.mark.parametrize(("text", "told"), [
-    ("namespce: a\n", "1: namespce: is not a key that casemate knows; did you mean namespace?"),
-    ("namespace: a\nmemory: 1\n", "2: memory: is not a key that casemate knows; did you mean limits.memory?"),
-    ("limits:\n  memry: 1\n", "2: limits.memry: is not a key that casemate knows; did you mean memory?"),
-    ("serve:\n  tool-set: a\n", "2: serve.tool-set: is not a key that casemate knows; did you mean toolset?"),
+    ("namespce: a\n", "1: namespce: is not a known key; did you mean namespace?"),
+    ("namespace: a\nmemory: 1\n", "2: memory: is not a known key; did you mean limits.memory?"),
+    ("limits:\n  memry: 1\n", "2: limits.memry: is not a known key; did you mean memory?"),
+    ("serve:\n  tool-set: a\n", "2: serve.tool-set: is not a known key; did you mean toolset?"),
     ("serve:\n  toolset: fll\n", "2: serve.toolset: 'fll' is not known; did you mean full?"),
     ("serve:\n  port: 70000\n", "2: serve.port: 70000 is out of range; give 0 to 65535"),
     ("serve:\n  port: '80'\n", "2: serve.port: '80' must be an integer"),
     ("serve:\n  embedded: 1\n", "2: serve.embedded: 1 must be true or false"),
     ("service: 3\n", "1: service: 3 must be a mapping of keys to values"),
     ("timeout: soon\n", "1: timeout: 'soon' must be a number"),
-    ("limit:\n  wall: 1\n", "1: limit: is not a key that casemate knows; did you mean limits?"),
+    ("limit:\n  wall: 1\n", "1: limit: is not a known key; did you mean limits?"),
     ("limits: 5\n", "1: limits: 5 must be a mapping of keys to values"),
     ("limits:\n  wall: long\n", "2: limits.wall: 'long' is not a number from 0.01 to"),
     ("limits:\n  memory: [1]\n", "2: limits.memory: [1] is not a size; write a number"),
@@ -127,9 +127,9 @@ def test_there_is_one_policy_the_last_that_is_named(home: dict[str, str], tmp_pa
     ("audit_max_size: much\n", "1: audit_max_size: 'much' is not a size"),
     ("audit_max_age: -1\n", "1: audit_max_age: -1 is out of range"),
     ("tools: {a: 5}\n", "1: tools.a: must be a mapping"),
-    ("approve: yes\n", "1: approve: is not a key that casemate knows"),
-    ("default_backend: docker\n", "1: default_backend: is not a key that casemate knows; use isolation here"),
-    ("max_concurrent_jobs: 4\n", "1: max_concurrent_jobs: is not a key that casemate knows; use concurrency here"),
+    ("approve: yes\n", "1: approve: is not a known key"),
+    ("default_backend: docker\n", "1: default_backend: is not a known key; use isolation here"),
+    ("max_concurrent_jobs: 4\n", "1: max_concurrent_jobs: is not a known key; use concurrency here"),
     ("a: [\n", "2: is not YAML"),
     ("timeout: 1\ntimeout: 2\n", "2: the key 'timeout' stands twice"),
 ])  # fmt: skip
@@ -321,17 +321,17 @@ def test_all_unknown_variables_are_named_at_once_with_what_to_use_here(home: dic
     with pytest.raises(InvalidArgument) as raised:
         settings_of({**home, "CASEMATE_NAMESPCE": "a", "CASEMATE_WORKING_DIR": "/", "CASEMATE_MEMORY_MB": "5"})
     message = str(raised.value)
-    assert "CASEMATE_MEMORY_MB: is not a variable that casemate knows; use CASEMATE_LIMITS_MEMORY here" in message
-    assert "CASEMATE_NAMESPCE: is not a variable that casemate knows; did you mean CASEMATE_NAMESPACE?" in message
-    assert "CASEMATE_WORKING_DIR: is not a variable that casemate knows; use CASEMATE_WORKSPACE here" in message
+    assert "CASEMATE_MEMORY_MB: is not a known variable; use CASEMATE_LIMITS_MEMORY here" in message
+    assert "CASEMATE_NAMESPCE: is not a known variable; did you mean CASEMATE_NAMESPACE?" in message
+    assert "CASEMATE_WORKING_DIR: is not a known variable; use CASEMATE_WORKSPACE here" in message
 
 
 def test_all_unknown_keys_of_a_file_are_named_at_once_with_what_to_use_here(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("max_ram_mb: 5\nnamespce: a\n")
     with pytest.raises(InvalidArgument) as raised:
         Sandbox.from_file(tmp_path / "c.yaml")
-    assert "c.yaml:1: max_ram_mb: is not a key that casemate knows; use limits.memory here" in str(raised.value)
-    assert "c.yaml:2: namespce: is not a key that casemate knows; did you mean namespace?" in str(raised.value)
+    assert "c.yaml:1: max_ram_mb: is not a known key; use limits.memory here" in str(raised.value)
+    assert "c.yaml:2: namespce: is not a known key; did you mean namespace?" in str(raised.value)
 
 
 LIMITS_OF_FILE = "limits: {memory: 256MiB, processes: 9%s}\n"

@@ -379,12 +379,12 @@ def _with_a_manifest_without_end(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (_with_another_page_before_it, "this zip is not as casemate writes one"),
-        (_with_another_size_in_front, "this zip is not as casemate writes one"),
-        (_with_a_comment, "this zip is not as casemate writes one"),
-        (_with_other_compression, "this zip is not as casemate writes one"),
-        (_with_compressed_files, "this zip is not as casemate writes one"),
-        (_with_a_file_as_a_link, "this zip is not as casemate writes one"),
+        (_with_another_page_before_it, "this zip is not in the form that casemate writes"),
+        (_with_another_size_in_front, "this zip is not in the form that casemate writes"),
+        (_with_a_comment, "this zip is not in the form that casemate writes"),
+        (_with_other_compression, "this zip is not in the form that casemate writes"),
+        (_with_compressed_files, "this zip is not in the form that casemate writes"),
+        (_with_a_file_as_a_link, "this zip is not in the form that casemate writes"),
         (_with_a_manifest_without_end, "too large"),
     ],
 )

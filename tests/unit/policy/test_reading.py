@@ -145,9 +145,9 @@ def test_what_is_too_deep_or_too_long_is_refused(text: str, form: str) -> None:
 
 @pytest.mark.parametrize(("text", "said"), [
     ("networks: none\n",
-    "p.yaml:1: networks: is not a key that casemate knows; did you mean network? the keys here are network, "),
+    "p.yaml:1: networks: is not a known key; did you mean network? the keys here are network, "),
     ("limits:\n  memory: 1GiB\n  ram: 1GiB\n",
-    "p.yaml:3: limits.ram: is not a key that casemate knows; the keys here are memory"),
+    "p.yaml:3: limits.ram: is not a known key; the keys here are memory"),
     ("\nnetwork: some\n", "p.yaml:2: network: 'some' is not known; choose one of none, listed, public"),
     ("network: no\n", "p.yaml:1: network: 'no'"), ("limits:\n  processes: 2.5\n", "p.yaml:2: limits.processes: 2.5"),
     ("limits:\n  processes: '5'\n", "p.yaml:2: limits.processes"),
@@ -171,7 +171,7 @@ def test_what_is_too_deep_or_too_long_is_refused(text: str, form: str) -> None:
     ("allow_local: [8000]\nrules:\n- {ask: egress, host: host.casemate.internal}", "p.yaml:3: ask: egress"),
     ("requests:\n- {}", "p.yaml:2: requests.0.host: is missing"),
     ("isolation: 5", "p.yaml:1: isolation: 5 must be a text or a mapping"),
-    ("isolation:\n  at_last: x", "p.yaml:2: isolation.at_last: is not a key that casemate knows; did you mean"),
+    ("isolation:\n  at_last: x", "p.yaml:2: isolation.at_last: is not a known key; did you mean"),
     ("host: {timeout: 0}", "p.yaml:1: host.timeout: 0 is out of range; give 0.001 to 3600"),
     ("host: {path: []}", "p.yaml:1: host.path: is empty"),
     ("host:\n  roots: [{write: true}]", "p.yaml:2: host.roots.0.path: is missing"),

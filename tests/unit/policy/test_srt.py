@@ -67,12 +67,12 @@ def test_what_holds_anyhow_needs_no_words(keys: dict[str, Any]) -> None:
     ({"filesystem": {"denyRead": ["/usr/share/doc"]}}, "p.json:4: filesystem.denyRead.0"),
     ({"filesystem": {"denyRead": [{"path": "/a*", "literal": True}]}}, "p.json:4: filesystem.denyRead.0"),
     ({"filesystem": {"disabled": True}}, "p.json:3: filesystem.disabled"),
-    ({"filesystem": {"allowExecute": []}}, "p.json:3: filesystem.allowExecute: is not a key"),
+    ({"filesystem": {"allowExecute": []}}, "p.json:3: filesystem.allowExecute: is not a known key"),
     ({"filesystem": 5}, "p.json:2"),
     ({"network": {"httpProxyPort": 8080}}, "p.json:3: network.httpProxyPort"),
     ({"network": {"tlsTerminate": {"caCertPath": "x"}}}, "p.json:3: network.tlsTerminate"),
     ({"network": {"requireHostMatch": False}}, "p.json:3: network.requireHostMatch"),
-    ({"network": {"allowedDomain": []}}, "p.json:3: network.allowedDomain: is not a key"),
+    ({"network": {"allowedDomain": []}}, "p.json:3: network.allowedDomain: is not a known key"),
     ({"network": {"allowedDomains": ["*"]}}, "p.json:4: allowed_domains.0"),
     ({"network": {"allowedDomains": ["127.0.0.1"]}}, "p.json:4: allowed_domains.0"),
     ({"network": {"deniedResolvedAddresses": ["8.8.8.0/24"]}}, "p.json:4: network.deniedResolvedAddresses.0"),
@@ -80,7 +80,7 @@ def test_what_holds_anyhow_needs_no_words(keys: dict[str, Any]) -> None:
     ({"credentials": {"envVars": [{"name": "X"}]}}, "p.json:2: credentials: casemate keeps secrets"),
     ({"network": {"allowedDomains": []}, "allowed_domains": ["a.test"]},
     "p.json:3: network.allowedDomains: is given twice"),
-    ({"filesystem": {}, "unknown": 1}, "p.json:3: unknown: is not a key")])  # fmt: skip
+    ({"filesystem": {}, "unknown": 1}, "p.json:3: unknown: is not a known key")])  # fmt: skip
 def test_what_cannot_be_honoured_is_an_error_with_its_line(keys: dict[str, Any], said: str) -> None:
     assert refusal_of_json(keys).startswith(said)
 

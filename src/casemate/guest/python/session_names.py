@@ -270,7 +270,7 @@ def _json_text(text: str, path: str, budget: "list[int]") -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise ValueError(f"{path} is no valid Unicode text (it has half a surrogate pair)") from None
+        raise ValueError(f"{path} is not valid Unicode text (it has half a surrogate pair)") from None
     return text
 
 

@@ -111,7 +111,7 @@ def split(url: str) -> "tuple[tuple[str, str, int], str]":
         name, port = parts.hostname or "", parts.port
         host = name.encode("idna").decode("ascii")
     except (ValueError, UnicodeError):
-        raise PageProblem("url", "is no address", url) from None
+        raise PageProblem("url", "is not a valid address", url) from None
     if parts.scheme not in ("http", "https") or not host or "@" in parts.netloc:
         raise PageProblem("url", "leads to an address that is not http(s), or has credentials", url)
     target = quote(parts.path or "/", safe="/%:=&~+!$,;'@()*") + (
@@ -157,7 +157,7 @@ def follow(connections: Connections, url: str, kept: "dict[str, str]") -> "tuple
         try:
             url = urldefrag(urljoin(url, place.strip())).url
         except ValueError:
-            raise PageProblem("url", "is redirected to what is no address", url) from None
+            raise PageProblem("url", "is redirected to an invalid address", url) from None
         try:
             response.read(_MOST_DRAINED)
         except (OSError, http.client.HTTPException):
@@ -234,7 +234,7 @@ def sniff(data: bytes, url: str) -> str:
     if start.startswith((b"<!doctype html", b"<html", b"<head", b"<body")):
         return "text/html"
     if b"\0" in start:
-        raise PageProblem("wrong_type", "has no type, and is no text", url)
+        raise PageProblem("wrong_type", "has no type and is not text", url)
     return "text/plain"
 
 

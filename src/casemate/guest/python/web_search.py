@@ -50,7 +50,7 @@ def ask_searxng(order: "dict[str, Any]") -> "list[dict[str, str]]":
         hint = ": its settings must name json among search.formats" if error.code == 403 else ""
         raise OSError(f"answered {error.code}{hint}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise OSError("answered with no JSON of a search") from None
+        raise OSError("did not answer with JSON search results") from None
     finally:
         signal.alarm(0)
 

@@ -249,9 +249,9 @@ def _answer(line: bytes) -> "dict[str, Any]":
     try:
         answer = json.loads(line)
     except ValueError:
-        raise OSError("its answer is no JSON") from None
+        raise OSError("its answer is not JSON") from None
     if not isinstance(answer, dict):
-        raise OSError("its answer is no object")
+        raise OSError("its answer is not an object")
     return answer
 
 

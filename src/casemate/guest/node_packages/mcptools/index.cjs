@@ -87,7 +87,7 @@ function ask(request, signal, tell) {
       try {
         said = lines.map(read);
       } catch {
-        return broken('the answer is no JSON');
+        return broken('the answer is not JSON');
       }
       const answer = said.find((one) => !tell || 'ok' in Object(one));
       try {
