@@ -38,19 +38,19 @@ BUDGETS = {
     "tools": 6_605,
     "vault": 877,
     "walls": 5_750,
-    "web": 1_140,
+    "web": 1_138,
     "workspace+files+artifacts": 4_323,
 }
 BOUNDS = {
-    "lines of Python in src": 87_819,
-    "without docstrings, imports, comments and blanks": 56_918,
+    "lines of Python in src": 87_817,
+    "without docstrings, imports, comments and blanks": 56_916,
     "files": 509,
     "files of 40 lines or fewer": 61,
     "functions whose name is a participle or an adverb": 0,
     "class names in more than one file": 31,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 9,
-    "lines of tests": 85_640,
+    "lines of tests": 85_636,
 }
 # Classes with much the same fields, and why there are two.
 ALIKE = {
