@@ -59,15 +59,9 @@ LINES = {
 async def test_an_approver_sees_the_line_that_calls(opened: Opened, witness: Witness, language: Any) -> None:
     """In a session it is a line of the step that runs, not of the one that defined the function."""
     lines: list[int | None] = []
-
-    def approve(request: ApprovalRequest) -> bool:
-        lines.append(request.line)
-        return True
-
     define, use = LINES[language]
-    program = f"{define}\n{use if language == 'python' else 'late()'}"
-    async with opened(approve=approve) as sandbox:
-        assert (await sandbox.run(program, language=language)).ok
+    async with opened(approve=lambda request: lines.append(request.line) is None) as sandbox:
+        assert (await sandbox.run(f"{define}\n{use.removeprefix('await ')}", language=language)).ok
         async with sandbox.session(language=language) as session:
             assert (await session.run(define)).ok
             assert (await session.run(f"1;\n{use}")).ok

@@ -13,7 +13,7 @@ BUDGETS = {
     "approvals": 1_673,
     "audit+evidence": 2_788,
     "egress": 3_488,
-    "execution": 4_218,
+    "execution": 4_217,
     "guest": 6_215,
     "host": 896,
     "languages": 2_035,
@@ -42,15 +42,15 @@ BUDGETS = {
     "workspace+files+artifacts": 4_323,
 }
 BOUNDS = {
-    "lines of Python in src": 87_817,
-    "without docstrings, imports, comments and blanks": 56_916,
+    "lines of Python in src": 87_816,
+    "without docstrings, imports, comments and blanks": 56_913,
     "files": 509,
     "files of 40 lines or fewer": 61,
     "functions whose name is a participle or an adverb": 0,
     "class names in more than one file": 31,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 9,
-    "lines of tests": 85_636,
+    "lines of tests": 85_632,
 }
 # Classes with much the same fields, and why there are two.
 ALIKE = {

@@ -25,7 +25,7 @@ from casemate.execution.request import make_command
 from casemate.languages import commands
 from casemate.languages.catalogue import launch_probe
 from casemate.languages.places import homes, is_inside, is_system, too_wide
-from casemate.model.isolation import STRENGTHS, Strength
+from casemate.model.isolation import STRENGTHS
 from casemate.model.limits import COMMAND_LIMITS
 from casemate.model.options import complete
 from casemate.model.plan import HOME, NO_SECRETS, Entry, MountPoint, Plan, Secrets, Shown, Workspace
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
     from casemate.execution.admit import AdmittedRequest
     from casemate.model.execution import Execution
+    from casemate.model.kinds import Strength
     from casemate.policy.policy import Policy
 
 _OF_THE_CELL = ("/proc", "/sys", "/dev", "/etc", "/program", "/run")  # no host folders go in there
@@ -93,9 +94,8 @@ class Wrapping:
         self._guard = bound._replace(seen=tuple(path for path in paths if not is_pattern(path))).guard(is_wrapped=True)
         self._context = replace(self._context, folder=Folder(self.folder, self.mode, guard=self._guard))
         self._named = paths
-        self._found = GuardedPaths()
+        self._found, self._watched = GuardedPaths(), Watched()
         self._held: Secrets | None = None
-        self._watched = Watched()
 
     def warm_up(self) -> None:
         """Start the supervisor without waiting for it. Raises ``Unavailable``."""

@@ -29,7 +29,7 @@ from casemate.execution.run import Begun, Finished, open_requester, run
 from casemate.execution.seal import seal
 from casemate.execution.threads import to_thread_to_end
 from casemate.files.bounds import TreeBounds
-from casemate.model.approval import ApprovalVerdict, Effect, Question
+from casemate.model.approval import ApprovalVerdict, Question
 from casemate.model.limits import format_size
 from casemate.model.overview import Installed, InstalledPackage, InstallTerms
 from casemate.model.plan import PROXY_ADDRESS, ListeningSocket
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from casemate.languages.python.installer import PythonInstaller
     from casemate.model.execution import Cause
     from casemate.model.isolation import IsolationReport
+    from casemate.model.kinds import Effect
     from casemate.packages.store import PackageStore
     from casemate.walls.wall import Cell
 
@@ -114,8 +115,7 @@ class LookedUp:
 
     def find_refusal(self, name: str) -> str:
         """Why the installer may not request a dependency; empty if it may."""
-        is_denied = self._judge(name, needed_by={name: self.wanted}) == "deny"
-        return "it is denied by a rule" if is_denied else ""
+        return "it is denied by a rule" if self._judge(name, needed_by={name: self.wanted}) == "deny" else ""
 
     async def find_denial(self, is_local: bool) -> str:
         """Why the index may not see the wanted names; empty if it may. ``is_local``: the index is on this machine."""
@@ -125,8 +125,7 @@ class LookedUp:
             return ""
         if self.context.hosts is None:
             return "this sandbox has no network, so no index is asked"
-        asked = [name for name in self.wanted if self.requester.is_code and self._judge(name) == "ask"]
-        if not asked:
+        if not (asked := [name for name in self.wanted if self.requester.is_code and self._judge(name) == "ask"]):
             return ""
         verdict = await asyncio.wrap_future(self.requester.decide(self._question(asked)))
         return "" if verdict.allow else verdict.reason or "it was asked for and not approved"

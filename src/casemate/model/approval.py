@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 Kind = Literal[
     "tool", "egress", "package", "shell", "process", "host", "files", "server", "plan", "elicitation", "secret"
 ]
-Effect = Literal["allow", "deny", "ask"]
 Listed = Literal["asked", "withdrawn"]  # states of a listed request (approvals/requests.py has all states)
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from casemate.model.shown import Shown
 
 if TYPE_CHECKING:
+    from casemate.model.kinds import Strength
     from casemate.model.showing import Summary
 
-# What walls may be asked for at least, the weakest first: what stands between a cell and the kernel that it is on.
-Strength = Literal["shared-kernel-without-namespaces", "shared-kernel", "own-kernel"]
 STRENGTHS: tuple[Strength, ...] = ("shared-kernel-without-namespaces", "shared-kernel", "own-kernel")
 LAYERS = ("namespaces", "mounts", "capabilities", "landlock", "seccomp", "rlimits", "init")
 

@@ -5,7 +5,7 @@ Annotations here are evaluated at import, for ``model.options`` reads them: no `
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Annotated
+from typing import Annotated, Literal
 
 from casemate.model.operation import Between, Most
 
@@ -27,3 +27,5 @@ Cursor = Annotated[int, Between(0, 2**53)]
 Page = Annotated[int, Between(1, MOST_PAGE)]
 Files = Annotated[Mapping[str, Content], Most(10_000)]
 Variables = Annotated[Mapping[str, str], Most(10_000)]
+Effect = Literal["allow", "deny", "ask"]  # of a rule
+Strength = Literal["shared-kernel-without-namespaces", "shared-kernel", "own-kernel"]  # of a wall, the weakest first

@@ -11,11 +11,9 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Required, TypedDict, Union, get_args, get_origin, is_typeddict
 
 from casemate.errors import InvalidArgument
-from casemate.model.approval import Effect
 from casemate.model.call_options import USUAL_SECONDS, Seconds
 from casemate.model.foreign import key_hint, suggest
-from casemate.model.isolation import Strength
-from casemate.model.kinds import FilePath, Names
+from casemate.model.kinds import Effect, FilePath, Names, Strength
 from casemate.model.limits import LimitOptions, parse_size
 from casemate.model.operation import Between, Matches, Most
 from casemate.model.options import ConfigNote, Default

@@ -11,7 +11,7 @@ from casemate.policy.hosts import HostRule, HostRules, RequestRules
 if TYPE_CHECKING:
     from ipaddress import IPv4Network
 
-    from casemate.model.isolation import Strength
+    from casemate.model.kinds import Strength
     from casemate.model.plan import Network
     from casemate.policy.host import HostTerms
     from casemate.policy.rules import Rules

@@ -13,7 +13,8 @@ from typing import Any, NoReturn, get_args
 
 from casemate.errors import InvalidArgument
 from casemate.model.addresses import overlaps, private_networks
-from casemate.model.approval import Effect, Kind
+from casemate.model.approval import Kind
+from casemate.model.kinds import Effect
 from casemate.model.limits import Limits
 from casemate.policy.document import Path, PolicyDocument
 from casemate.policy.host import HostRoot, HostTerms

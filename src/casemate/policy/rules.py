@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from casemate.model.approval import ApprovalVerdict, Decision, Effect, Kind, Question
+from casemate.model.approval import ApprovalVerdict, Decision, Kind, Question
+from casemate.model.kinds import Effect
 from casemate.policy.canonical import fingerprint
 from casemate.policy.hosts import LOCAL_NAME, HostRule, HostRules, canonical
 from casemate.policy.patterns import AnyValue, CommandPattern, Pattern

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from casemate.errors import WallUnavailable
-    from casemate.model.isolation import IsolationReport, Strength
+    from casemate.model.isolation import IsolationReport
+    from casemate.model.kinds import Strength
     from casemate.model.plan import Launch
     from casemate.walls.wall import Wall
 
@@ -34,8 +35,7 @@ def open_wall(
     at_least: Strength | None = None,
     containers: tuple[str | None, str | None] = (None, None),
 ) -> Wall:
-    """Open the wall ``name``; "auto" means the strongest whose self-test passes. A wall weaker than ``at_least`` is
-    refused.
+    """Open the wall ``name``; "auto" is the strongest that passes its self-test. Refuses one weaker than ``at_least``.
 
     ``launch_probe`` returns how to start the self-test's Python programs. ``concurrency`` is the most cells at once,
     and bounds how many are kept ready. ``containers`` are the image and runtime of the docker wall. Raises

@@ -14,7 +14,8 @@ from casemate import ApprovalRequest
 from casemate.approvals.approvals import Approvals
 from casemate.approvals.channels import StreamChannel
 from casemate.approvals.requester import Origin, Requester
-from casemate.model.approval import ApprovalVerdict, Effect, Question
+from casemate.model.approval import ApprovalVerdict, Question
+from casemate.model.kinds import Effect
 from casemate.policy.rules import Rulebook, Rules
 
 

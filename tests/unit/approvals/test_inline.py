@@ -13,7 +13,8 @@ from tests.support.waiting import MAX_WAIT
 from tests.unit.approvals.harness import Harness, question
 
 from casemate import RecordUnavailable
-from casemate.model.approval import ApprovalVerdict, Effect, Question
+from casemate.model.approval import ApprovalVerdict, Question
+from casemate.model.kinds import Effect
 from casemate.policy.patterns import Like
 from casemate.policy.rules import Rule, Rules
 

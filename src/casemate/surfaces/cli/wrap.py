@@ -25,7 +25,7 @@ from casemate.event_loop import run_in_loop
 from casemate.execution.request import redaction_of
 from casemate.model.execution import Execution
 from casemate.model.foreign import option_hint
-from casemate.model.isolation import Strength
+from casemate.model.kinds import Strength
 from casemate.model.limits import COMMAND_LIMITS, Limits
 from casemate.surfaces.cli import failures, interrupts
 from casemate.surfaces.cli.failures import say
