@@ -58,18 +58,18 @@ LINES = {
 @pytest.mark.parametrize("language", ["python", "node"])
 async def test_an_approver_sees_the_line_that_calls(opened: Opened, witness: Witness, language: Any) -> None:
     """In a session it is a line of the step that runs, not of the one that defined the function."""
-    lines: list[int | None] = []
+    lines: dict[str, int | None] = {}
     define, use = LINES[language]
-    async with opened(approve=lambda request: lines.append(request.line) is None) as sandbox:
+    async with opened(approve=lambda request: bool(lines.setdefault(request.id, request.line))) as sandbox:
         assert (await sandbox.run(f"{define}\n{use.removeprefix('await ')}", language=language)).ok
         async with sandbox.session(language=language) as session:
             assert (await session.run(define)).ok
             assert (await session.run(f"1;\n{use}")).ok
-    assert lines == [4, 2]
+    assert list(lines.values()) == [4, 2]
 
 
 async def test_a_call_that_a_person_allows_is_made_as_it_was_shown(opened: Opened, witness: Witness) -> None:
-    seen: list[ApprovalRequest] = []
+    lines: dict[str, int | None] = {}
 
     def approve(request: ApprovalRequest) -> bool:
         seen.append(request)
@@ -327,7 +327,7 @@ print(json.dumps(said))
 async def test_ap_10_and_ap_12_arguments_that_could_be_read_in_two_ways_or_are_not_the_tools_reach_nobody(
     opened: Opened, witness: Witness, arguments: str
 ) -> None:
-    seen: list[ApprovalRequest] = []
+    lines: dict[str, int | None] = {}
 
     def approve(request: ApprovalRequest) -> bool:
         seen.append(request)
@@ -508,7 +508,7 @@ print(json.dumps([call("environment", "w2", text="TOKEN"), call("fail", "w2", te
 async def test_va_16_a_request_to_approve_a_tool_shows_no_secret_and_the_tool_gets_it(
     opened: Opened, witness: Witness, tmp_path: Path
 ) -> None:
-    seen: list[ApprovalRequest] = []
+    lines: dict[str, int | None] = {}
 
     def approve(request: ApprovalRequest) -> bool:
         seen.append(request)
