@@ -1,4 +1,4 @@
-"""A sandbox that lives in the user's service: what is begun there goes on when this program ends."""
+"""A sandbox in the user's service. Background runs and open sessions continue after this program ends."""
 
 import asyncio
 
