@@ -69,7 +69,7 @@ async def test_an_approver_sees_the_line_that_calls(opened: Opened, witness: Wit
 
 
 async def test_a_call_that_a_person_allows_is_made_as_it_was_shown(opened: Opened, witness: Witness) -> None:
-    lines: dict[str, int | None] = {}
+    seen: list[ApprovalRequest] = []
 
     def approve(request: ApprovalRequest) -> bool:
         seen.append(request)
@@ -327,7 +327,7 @@ print(json.dumps(said))
 async def test_ap_10_and_ap_12_arguments_that_could_be_read_in_two_ways_or_are_not_the_tools_reach_nobody(
     opened: Opened, witness: Witness, arguments: str
 ) -> None:
-    lines: dict[str, int | None] = {}
+    seen: list[ApprovalRequest] = []
 
     def approve(request: ApprovalRequest) -> bool:
         seen.append(request)
@@ -508,7 +508,7 @@ print(json.dumps([call("environment", "w2", text="TOKEN"), call("fail", "w2", te
 async def test_va_16_a_request_to_approve_a_tool_shows_no_secret_and_the_tool_gets_it(
     opened: Opened, witness: Witness, tmp_path: Path
 ) -> None:
-    lines: dict[str, int | None] = {}
+    seen: list[ApprovalRequest] = []
 
     def approve(request: ApprovalRequest) -> bool:
         seen.append(request)
