@@ -57,6 +57,6 @@ def polling_loop() -> asyncio.AbstractEventLoop:
 
 
 def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
-    """As ``asyncio.run``, in a polling loop."""
+    """Like ``asyncio.run``, in a polling loop."""
     with asyncio.Runner(loop_factory=polling_loop) as runner:
         return runner.run(work)

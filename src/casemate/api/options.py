@@ -24,7 +24,7 @@ Language = Annotated[str, OneOf(LANGUAGE_NAMES)]
 
 
 class CellOptions(TypedDict, total=False):
-    """Options of a cell: of a run and of a session."""
+    """Options of a cell, for runs and sessions."""
 
     limits: Annotated[Limits | None, Default(None)]
     """Its limits, which only narrow the sandbox's."""

@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 else:
 
     class _Part(cached_property):
-        """A cached property for any thread. The sandbox is closed when the interpreter ends, at the latest."""
+        """A cached property for any thread. The sandbox is closed no later than at the interpreter's exit."""
 
         def __get__(self, sandbox, owner=None):
             if sandbox is None:

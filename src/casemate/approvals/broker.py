@@ -47,7 +47,7 @@ FAULT = ApprovalVerdict(False, "fault", "casemate itself failed to decide")
 
 class ApprovalBroker:
     """``rules`` decide without asking. ``timeout``: seconds to answer; None for no limit. ``asks``: False if asking is
-    switched off. ``namespace``: of all requesters. ``record`` writes a row without blocking, and may raise
+    switched off. ``namespace``: that of all requesters. ``record`` writes a row without blocking, and may raise
     ``CasemateError``; so does ``record_request``, when an approver is asked."""
 
     def __init__(
@@ -118,7 +118,7 @@ class ApprovalBroker:
         self.worker.submit(self._record_late_answer, request, decision, by, note, caller())
 
     def start_timeout(self, request: str) -> bool:
-        """Start a request's timeout, because an approver sees it now. False if it needs no answer any more."""
+        """Start a request's timeout, because an approver sees it now. False if it no longer needs an answer."""
         with self._lock:
             pending = self._states.find(request)
         return pending is not None and self.worker.submit(self._start_timer, pending)

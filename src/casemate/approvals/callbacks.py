@@ -33,7 +33,7 @@ def callback_channel(approve: Approve, sink: AnswerSink) -> Channel:
 
 
 class AsyncCallback(Channel):
-    """An approver that is a coroutine function. `withdraw` ends its tasks, at the latest when a run is over."""
+    """An approver that is a coroutine function. `withdraw` cancels its tasks, no later than at the end of their run."""
 
     name = "approve"
     is_available = True
@@ -65,7 +65,7 @@ class AsyncCallback(Channel):
                 loop.call_soon_threadsafe(task.cancel)
 
     async def wait_closed(self, requests: set[str], seconds: float) -> None:
-        """Wait at most ``seconds`` until the approver is not called any more for ``requests``, which were withdrawn."""
+        """Cancel this loop's tasks for ``requests``, which were withdrawn. Wait at most ``seconds`` for them."""
         this_loop = asyncio.get_running_loop()
         with self._lock:
             self._wanted -= requests

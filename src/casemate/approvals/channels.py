@@ -30,7 +30,7 @@ class Channel(Protocol):
         """Show a request whose arguments take ``size`` bytes. ``loop``: the run's event loop."""
 
     def withdraw(self, request: str) -> None:  # noqa: ARG002 - for those that keep it
-        """The request needs no answer any more. This channel may not have shown it."""
+        """The request no longer needs an answer. This channel may not have shown it."""
         return
 
     async def wait_closed(self, requests: set[str], seconds: float) -> None:  # noqa: ARG002 - for those that call
@@ -55,7 +55,7 @@ class AnswerSink(Protocol):
     """The broker's side of a channel. Thread-safe."""
 
     def start_timeout(self, request: str) -> bool:
-        """Start the request's timeout, because an approver sees it now. False if it needs no answer any more."""
+        """Start the request's timeout, because an approver sees it now. False if it no longer needs an answer."""
 
     def answer(self, request: str, decision: Decision, by: str, note: str = "") -> bool:
         """Answer a request. Returns whether the answer was the first. ``note`` is only for the record."""

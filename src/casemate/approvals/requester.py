@@ -68,7 +68,7 @@ class RequestBroker(Protocol):
 class Requester:
     """Asks the broker for one run or step. The first requester that asks makes the broker.
 
-    ``stream``: where its events are followed. ``loop``: where it was begun. ``redaction``: of its secrets, if any.
+    ``stream``: where its events are followed. ``loop``: where it was begun. ``redaction``: for its secrets, if any.
     ``asks``: whether approvers may be asked; otherwise only rules decide. ``for_later``: asks for later runs or steps.
     """
 
@@ -130,7 +130,7 @@ class Requester:
     def decide(self, question: Question, *, inline: bool = False) -> Future[ApprovalVerdict]:
         """Decide whether ``question`` may cross, by rules or by an approver.
 
-        Thread-safe. It never blocks, and always comes to a verdict, at the latest when this run or step is over. It
+        Thread-safe. It never blocks. A verdict always comes, no later than at the end of this run or step. It
         sets ``question``'s namespace, session and run, and copies its arguments at once. ``inline``: this thread can
         wait for a millisecond, so this may decide what rules allow before it returns.
         """
@@ -177,7 +177,7 @@ class Requester:
         return value if self._redaction is None else self._redaction.value(value)
 
     def close(self, why: str = _OVER) -> None:
-        """End it: nothing of it crosses any more. Thread-safe and idempotent."""
+        """End it: nothing crosses the wall for it after this. Thread-safe and idempotent."""
         if not self.is_over:
             self.end_reason, self.is_over = why, True
         with self._lock:
@@ -187,7 +187,7 @@ class Requester:
             self._withdrawn += broker.withdraw(self)
 
     async def end(self) -> None:
-        """Close it, and wait until no approver is called for it any more. Bounded."""
+        """Close it, and wait for a bounded time until its calls of approvers have ended."""
         self.close()
         if self._withdrawn and self._broker:
             for channel in self._broker.channels:

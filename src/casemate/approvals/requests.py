@@ -1,4 +1,4 @@
-"""Questions on their way to a verdict, and the states of requests. Pure: no clock and no thread, and it asks no one.
+"""Pending questions, and the states of requests. Pure: no clock, thread, input or output.
 
 Each request goes from *asked* to exactly one end. Later events change nothing:
 
@@ -56,7 +56,7 @@ class _RunCounts:
 
 
 class RequestStates:
-    """All requests by id. A queue is a session or a run without one. Requests are shown in the order of their queue."""
+    """All requests by id. Queues are sessions and runs without a session. Requests are shown in queue order."""
 
     def __init__(self) -> None:
         self._pending: OrderedDict[str, PendingRequest] = OrderedDict()

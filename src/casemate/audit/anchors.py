@@ -32,7 +32,7 @@ _MOST = 4096  # bytes of a line
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """One line: ``head``, signed by ``key`` at ``time``; ``hash``: of the line."""
+    """One line: ``head``, signed by ``key`` at ``time``; ``hash``: the line's hash."""
 
     head: Head
     time: int

@@ -17,9 +17,9 @@ from casemate.egress.terms import ADDRESS_RANGE, Listen, ProxyLimits
 _RESERVED = 256  # addresses at the start of the range that belong to the proxy
 _LISTEN_SECONDS = 5.0
 _MOST_UNDER_WAY = 4  # the supervisor, which all cells share, forks to listen in a cell
-_BURST, _OFTEN = 32, 10.0  # listens at once, and then per second
+_BURST, _OFTEN = 32, 10.0  # listen requests at once, and then per second
 _MOST_WAITING = 64  # DNS queries that wait for a listener
-_FAILED_SECONDS = 3.0  # without an address for a name after listening failed
+_FAILED_SECONDS = 3.0  # for which a name gets no address after listening failed
 
 
 @dataclass(slots=True, eq=False)
@@ -157,7 +157,7 @@ class CellAddresses:
         return True
 
     def _take(self, place: NameAddress, ports: list[int], fds: list[int], waiter: asyncio.Future[None]) -> None:
-        """Take the descriptors, or none, even if the waiter has left."""
+        """Keep the new listeners, or close them all if they cannot be used. The waiter may have left."""
         self._under_way.release()
         if self._is_closed or len(fds) != len(ports) or any(port in place.listeners for port in ports):
             _close_all(fds)

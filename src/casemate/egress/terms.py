@@ -33,7 +33,7 @@ class EgressApprovals(Protocol):
 
 
 class HostService(Protocol):
-    """A service of the host in a cell, at ``port`` of a ``name`` beneath ``casemate.internal``."""
+    """A service that the host runs for a cell, at ``port`` of a ``name`` beneath ``casemate.internal``."""
 
     @property
     def name(self) -> str:
@@ -73,7 +73,7 @@ class ProxyLimits:
 class EgressTerms:
     """What one cell may reach."""
 
-    hosts: HostRules = field(default_factory=HostRules)  # and the host's loopback ports, as `host.casemate.internal`
+    hosts: HostRules = field(default_factory=HostRules)  # including the host's loopback, `host.casemate.internal`
     approvals: EgressApprovals | None = None  # without it, names that no rule allows do not resolve
     limits: ProxyLimits = field(default_factory=ProxyLimits)
     requests: RequestRules = field(default_factory=RequestRules)

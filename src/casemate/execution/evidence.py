@@ -66,7 +66,7 @@ class Evidence:
         executions: Iterable[Execution],
         is_visible: Callable[[str], bool] = lambda _: True,
     ) -> list[str]:
-        """As :meth:`save`, but blocks. ``is_visible`` says whether a run, given by id, may be included."""
+        """Like :meth:`save`, but blocks. ``is_visible`` says whether a run, given by id, may be included."""
         from casemate.evidence.pack import write_pack
 
         outcomes, statements = {one.id: one for one in executions}, {}
@@ -79,7 +79,7 @@ class Evidence:
             return write_pack(target, of, rows, statements, outcomes, self._log.signer())
 
     def sign(self, run: str, execution: Execution | None = None) -> Envelope:
-        """As :meth:`statement`, but blocks. ``execution`` lists all files; the record's list may be cut."""
+        """Like :meth:`statement`, but blocks. ``execution`` lists all files; the record's list may be cut."""
         rows = [row for row in self._rows(run) if row.execution_id == run]
         files = None if execution is None else {one.name: one.sha256 for one in execution.artifacts}
         payload = statement_of([row for row in rows if row.kind != "signature"], files)

@@ -103,7 +103,7 @@ def _web_states() -> Iterator[LanguageState]:
 
 
 async def examine_alone() -> Diagnosis:
-    """As `examine`, without a sandbox, so without ready cells."""
+    """Like `examine`, but without a sandbox, and so without ready cells."""
     wall = open_wall("auto", catalogue.launch_probe, concurrency=1)
     try:
         return await examine(wall, lambda _: None)

@@ -357,7 +357,7 @@ class Host:
             return
         keys = await self._ask_git(terms, "config", "--null", "--name-only", "--list", "--local", "--includes")
         why = risk_of_keys(keys) if keys is not None else ""
-        if keys is not None and not why:  # only now: with a bad configuration, this call could start a program
+        if keys is not None and not why:  # with a bad configuration, this call could start a program
             why = risk_of_index(await self._ask_git(terms, "ls-files", "--stage", ":/") or b"")
         if why:
             raise Denied(f"git is not run in {terms.folder}: {why}")

@@ -20,7 +20,7 @@ class ConfigNote(NamedTuple):
     """In the annotation of an option: how the configuration differs from the call."""
 
     unset: str = "none"  # what no value means, in words
-    default: Any = None  # the value in force without one
+    default: Any = None  # the value in force if none is given
     form: str = ""  # of its values
 
 

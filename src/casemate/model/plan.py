@@ -32,7 +32,7 @@ class Placeholder:
 class Secrets:
     """Values by name. Only :meth:`reveal` gives them; a repr, a copy as data or JSON of it has the names at most.
 
-    ``placeholders``: of those among the values that the program does not get.
+    ``placeholders``: for the values that the program does not get.
     """
 
     __slots__ = ("_values", "placeholders")
@@ -88,7 +88,7 @@ class Request:
 
     ``code``: the program's bytes (valid UTF-8, no NUL); ``program_name``: the file name that
     tracebacks show; ``timeout``: seconds or None for the operator's cap; ``files``: relative
-    name to content (``bytes``) or to a regular file on the host (``Path``). ``session``: of which it is a step;
+    name to content (``bytes``) or to a regular file on the host (``Path``). ``session``: the one of which it is a step;
     ``has_stdin``: whether a step was given any. ``allowed_domains``: None for all that the sandbox allows.
     ``secrets``: variables besides ``env``, whose values nobody else sees.
     """
@@ -136,7 +136,7 @@ PROGRAMS = f"{GUEST}/bin"
 HOME = "/home/user"
 LAYERED = "/packages/python"  # where packages that were installed are shown
 LAYERED_NODE = "/packages/node"  # likewise
-NODE_PACKAGES = f"{LAYERED_NODE}/node_modules"  # and casemate's modules; Node programs and children look here last
+NODE_PACKAGES = f"{LAYERED_NODE}/node_modules"  # with casemate's modules; Node programs and children look here last
 NODE_PROGRAMS = f"{NODE_PACKAGES}/.bin"
 PROXY_ADDRESS = "198.18.0.1"  # the host answers here; 198.18.0.0/15 is set aside for tests of devices (RFC 2544)
 
@@ -197,7 +197,7 @@ NETWORK_SOCKETS = (
 class Workspace:
     """``private``: a fresh one. ``overlay``: the caller's ``folder``, and changes are applied at the end.
 
-    ``direct``: the folder is written through. ``reviewed``: of an overlay, whose changes are kept back until somebody
+    ``direct``: the folder is written through. ``reviewed``: the changes of an overlay are kept back until somebody
     allows them. ``place``: where it appears besides /workspace, empty for nowhere.
     ``hidden``, ``kept``: paths beneath it that nobody in the cell reads, or changes, but for what is ``writable``
     in the latter.
@@ -231,7 +231,7 @@ class Launch:
 class ReadyStart:
     """How a program of this language is begun in a cell that was made before the program was known.
 
-    ``argv`` and ``env``: of the process that waits, the same for every program; ``order``: what it reads when its
+    ``argv`` and ``env``: what the waiting process gets, the same for every program; ``order``: what it reads when its
     program is there; ``limits``: what it is made with, which a run may narrow; ``preload``: the modules of the
     zygote that it is forked from, None where it is executed; ``optional``: modules that are not installed are
     passed over; ``stamp``: changes when the environment on the disk does; ``cost``: bytes that one holds.

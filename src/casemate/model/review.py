@@ -83,7 +83,7 @@ class Applied:
 
     Attributes:
         written: Relative names. Those of folders end with ``/``, and are listed if they are new.
-        removed: As ``written``. A removed folder is listed without its contents.
+        removed: Like ``written``. A removed folder is listed without its contents.
         skipped: What was refused, or failed, and why.
         conflicts: What the folder's owner changed since; then nothing was written.
         status: ``"failed"``: nothing was written, or only what ``written`` and ``removed`` list.

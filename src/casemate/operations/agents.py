@@ -148,7 +148,7 @@ class AgentOperations(Group):
     async def follow_audit(self, *, cursor: Cursor | None = None) -> AsyncGenerator[AuditEvent]:
         """Stream events as they are recorded: executions, sessions, packages, hosts, secrets, limits, the queue.
 
-        ``cursor``: of the last event that the caller has; 0 for everything on record; left out for new events only.
+        ``cursor``: the cursor of the caller's last event; 0 for everything on record; left out for new events only.
         """
         async with contextlib.aclosing(self._shared.sandbox.audit.events(after=cursor)) as events:
             async for event in events:

@@ -53,8 +53,8 @@ class ApprovalOperations(Group):
         """Pending requests, oldest first. A session shows at most sixteen at once. ``state`` "withdrawn" means that the
         program no longer waits: an answer then applies when it asks again.
 
-        ``filters``: only requests with one of the values of each key: kind, server, tool, state, namespace, session and
-        run. The beginning of a session or run is enough.
+        ``filters``: the values to accept for each key: kind, server, tool, state, namespace, session and run. The
+        beginning of a session's or run's handle is enough.
 
         Arguments beyond some MiB in total are shortened: "approvals.get" has all of them.
         """
@@ -63,7 +63,7 @@ class ApprovalOperations(Group):
 
     @operation(approver=True, while_draining=True)
     async def get(self, request: Name, *, principal: Principal) -> ApprovalRequest:
-        """One pending request: exactly what would cross. ``request``: its id, or a unique beginning of it."""
+        """One pending request: exactly what would cross the wall. ``request``: its id, or a unique beginning of it."""
         waiting = {one.id: one for one in self._pending_for(principal)}
         request_id = match_handle(request, waiting, "request_id", "pending requests")
         if request_id is None:
@@ -88,11 +88,11 @@ class ApprovalOperations(Group):
     async def events(
         self, *, told: Annotated[Sequence[str], Most(2000)] = (), principal: Principal
     ) -> AsyncGenerator[ApprovalEvent]:
-        """Stream requests as they become pending, and as they need no answer any more. Those already pending come
+        """Stream requests when they become pending, and when they no longer need an answer. Those already pending come
         first.
 
-        ``told``: ids of requests that the caller knows: they are not sent again, and are over if they are not pending
-        any more.
+        ``told``: ids of requests that the caller already knows. They are not sent again. Those that are no longer
+        pending get an "over" event.
         """
         loop, news = asyncio.get_running_loop(), asyncio.Event()
 
@@ -123,7 +123,7 @@ class ApprovalOperations(Group):
     ) -> bool:
         """Answer a pending request. False, with nothing changed, if it does not exist or is over.
 
-        ``request``: its id. ``allow``: true lets exactly what is shown cross; false denies it.
+        ``request``: its id. ``allow``: true allows exactly what the request shows; false denies it.
         """
         approvals = self._shared.sandbox.approvals
         found = next((one for one in self._pending_for(principal) if one.id == request), None)
@@ -137,7 +137,7 @@ class ApprovalOperations(Group):
                 remediation="Use a token that may run commands: casemate service token add --may-run-commands.",
             )
         is_first = approvals.decide(request, allow, **options)
-        await approvals.drain()  # so that the caller finds the row
+        await approvals.drain()  # so that the record has the decision before this returns
         return is_first
 
     @operation(while_draining=True)
@@ -153,12 +153,12 @@ class ApprovalOperations(Group):
 
 
 def _runs_command(request: ApprovalRequest) -> bool:
-    """Whether it starts a command. A server counts even behind a wall: it writes in any folder that it names."""
+    """Whether it starts a command. A server counts even behind a wall: its definition names folders to write."""
     return request.kind == "host" or (request.kind == "server" and "command" in request.arguments)
 
 
 def _shorten_arguments(requests: list[ApprovalRequest]) -> list[ApprovalRequest]:
-    """The requests, with short arguments for those that exceed the size of one answer."""
+    """The requests. From the one that exceeds the size of an answer, their arguments are shortened."""
     left, listed = _MOST_LISTED, []
     for one in requests:
         left -= len(json.dumps(dict(one.arguments)))

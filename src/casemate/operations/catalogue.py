@@ -332,7 +332,7 @@ def _fields_of(definition: type) -> dict[str, Any]:
 
 
 def _given_back(annotation: Any, streams: bool) -> Any:
-    """The type of the documents that come back: of the value, or of each event, which may be a run's."""
+    """The type of the documents that come back: that of the value or of each event. An event may be a run's."""
     one = get_args(annotation)[0] if streams else annotation
     return event_type() if streams and get_origin(one) is dict else result_type(one)
 

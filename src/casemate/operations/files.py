@@ -57,8 +57,8 @@ class FileOperations(Group):
     ) -> FileContent:
         """Read a file of a session's workspace, or one that a run has left.
 
-        ``path``: relative to the workspace. ``session``: the handle or name of the session that it is of. ``run``:
-        instead, the handle of a run that is over. ``offset``: of the first byte. ``limit``: the most bytes.
+        ``path``: relative to the workspace. ``session``: the session's handle or name. ``run``: instead, the handle of
+        a run that is over. ``offset``: the position of the first byte. ``limit``: the most bytes.
         ``encoding``: "base64" for bytes in any case, else text where it is text.
         """
         data, size = await self._part(path, session, run, offset, limit, principal)
@@ -101,7 +101,7 @@ class FileOperations(Group):
         """Write a file into a session's workspace, in place of one that is there, making its folders.
 
         ``session``: its handle or name. ``path``: relative to the workspace. ``text``: the content. ``base64``: the
-        content, where it is not text. ``handle``: of an upload, instead.
+        content, where it is not text. ``handle``: instead, the handle of an upload.
         """
         files = self._sessions.find(session, principal).session.files
         if sum(one is not None for one in (text, base64, handle)) != 1:
@@ -161,8 +161,8 @@ class ArtifactOperations(Group):
     async def read(
         self, run: Name, name: Path, *, offset: Cursor = 0, limit: Page = _PAGE, principal: Principal
     ) -> FileContent:
-        """Read a file that a run has left. ``run``: its handle. ``name``: the file's. ``offset``: of the first byte.
-        ``limit``: the most bytes."""
+        """Read a file that a run has left. ``run``: its handle. ``name``: the file's. ``offset``: the position of
+        the first byte. ``limit``: the most bytes."""
         artifact = await self._shared.kept.file(run, name, principal)
         return _content_of(name, await asyncio.to_thread(_part_of, artifact, offset, limit), artifact.size, offset)
 
@@ -282,8 +282,8 @@ class ArchiveOperations(Group):
         """Unpack an archive into a folder of a session's workspace, which is created if it is missing. Files of the
         same names are replaced. Links, devices and other special files are left out and reported.
 
-        ``session``: its handle or name. ``handle``: of a tar archive that was made or uploaded. ``path``: the folder,
-        relative to the workspace; empty for the workspace itself.
+        ``session``: its handle or name. ``handle``: the handle of a tar archive that was made or uploaded. ``path``:
+        the folder, relative to the workspace; empty for the workspace itself.
         """
         files = self._sessions.find(session, principal).session.files
         with self._shared.uploads.use_upload(handle, principal) as source:

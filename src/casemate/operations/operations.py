@@ -53,7 +53,7 @@ class Operations:
         self, sandbox: Sandbox, store: FolderStore | None = None, *, idle_timeout: float | None = 3600.0
     ) -> None:
         """``store``: keeps finished runs; None for temporary files. ``idle_timeout``: seconds without use after which a
-        session ends that was opened without one."""
+        session ends, unless it sets its own."""
         self._shared = Shared(sandbox, store, idle_timeout)
         self.sandbox, self.kept, self.uploads = sandbox, self._shared.kept, self._shared.uploads
         self.sessions = SessionOperations(self._shared)

@@ -187,8 +187,8 @@ class RunOperations(Group):
     ) -> RunState:
         """Wait until a run is over, or waits for an approval, and return its state.
 
-        ``run``: its handle. ``seconds``: the longest wait. ``told``: ids of approval requests that the caller knows:
-        only another one ends the wait.
+        ``run``: its handle. ``seconds``: the longest wait. ``told``: ids of approval requests that the caller knows.
+        Only another request ends the wait.
         """
         return await self._wait_for(self._kept.find(run, principal), seconds, told)
 
@@ -275,9 +275,9 @@ class RunOperations(Group):
     async def list(self, *, filters: Filters | None = None, principal: Principal) -> list[RunState]:
         """Unfinished and kept runs, oldest first, without their outcomes.
 
-        ``filters``: only runs with one of the values of each key: status ("queued", "running", "waiting", "done", or
-        how it ended, such as "timeout"), language, owner, namespace, session and run. The beginning of a session or run
-        is enough.
+        ``filters``: the values to accept for each key: status ("queued", "running", "waiting", "done", or how the run
+        ended, such as "timeout"), language, owner, namespace, session and run. The beginning of a session's or run's
+        handle is enough.
         """
         states = [await self._state(kept, brief=True) for kept in self._kept.of(principal)]
         return apply_filters(states, filters, _KEYS, self._shared.sandbox.namespace)

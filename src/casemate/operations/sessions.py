@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from casemate.operations.shared import Shared
     from casemate.sessions.session import Session
 
-MOST_OPEN = 100  # sessions of one account, under all its names
+MOST_OPEN = 100  # open sessions of one account; its callers share the limit
 _SOON = 10.0  # seconds
 
 
@@ -82,7 +82,7 @@ class SessionOperations:
         ``language``: the language of its programs.
         """
         values = complete(SessionOptions, options, "sessions.open")
-        name = values.pop("name")  # not for the sandbox: it is unique only among the caller's sessions
+        name = values.pop("name")  # the sandbox gets none: two callers may use the same name
         self._check(name, principal)
         values["secrets"] = await self._shared.secrets_for(principal, values["secrets"])
         self._check(name, principal)
@@ -117,8 +117,8 @@ class SessionOperations:
     async def list(self, *, filters: Filters | None = None, principal: Principal) -> list[SessionState]:
         """The open sessions, oldest first.
 
-        ``filters``: only sessions with one of the values of each key: status ("busy" or "idle"), language, name, owner,
-        namespace and session. The beginning of a session is enough.
+        ``filters``: the values to accept for each key: status ("busy" or "idle"), language, name, owner, namespace and
+        session. The beginning of a session's handle is enough.
         """
         states = [one.state for one in self._all() if principal.may_see(one.owner)]
         return apply_filters(states, filters, _KEYS, self._shared.sandbox.namespace)
@@ -146,9 +146,9 @@ class SessionOperations:
                 await opened.session.files.upload(content, name)
 
     def find(self, session: str, principal: Principal) -> Opened:
-        """The session with this handle; or with this name, the caller's first; or the only one whose handle starts with
-        it. Looks at sessions that the caller may see. Raises ``NotFound``, and ``InvalidArgument`` if several handles
-        start with it."""
+        """Find a session that the caller may see: by its handle, else by its name, else by a unique beginning of its
+        handle. With equal names, the caller's session comes first. Raises ``NotFound``, and ``InvalidArgument`` if
+        several handles begin with ``session``."""
         visible = [one for one in self._all() if principal.may_see(one.owner)]
         ordered = sorted(visible, key=lambda one: one.owner != principal.name)
         for one in [*(one for one in visible if one.session.id == session), *ordered]:
@@ -178,7 +178,7 @@ class SessionOperations:
 
 
 class Group:
-    """Operations of one kind."""
+    """Base class of operations that may name a session."""
 
     def __init__(self, shared: Shared, sessions: SessionOperations) -> None:
         self._shared = shared

@@ -30,7 +30,7 @@ class Shared:
 
     def __init__(self, sandbox: Sandbox, store: FolderStore | None, idle_timeout: float | None) -> None:
         self.sandbox = sandbox
-        self.idle_timeout = idle_timeout  # seconds, for sessions that are opened without one
+        self.idle_timeout = idle_timeout  # seconds, for sessions that do not set their own
         self.kept = KeptRuns(store or TemporaryStore())
         self.uploads = Uploads()
         self._limits: dict[str, dict[str, Limits]] = {}  # by account and caller

@@ -49,7 +49,7 @@ class Upstream:
     def __init__(
         self, indexes: Indexes, store: PackageStore, most_bytes: int, report: Callable[[int], None] | None = None
     ) -> None:
-        """``most_bytes``: of one file. ``report`` is called from any thread with the bytes fetched so far."""
+        """``most_bytes``: limit for one file. ``report`` is called from any thread with the bytes fetched so far."""
         self._report = report
         self.indexes = indexes.indexes
         self.store = store

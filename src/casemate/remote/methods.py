@@ -71,7 +71,7 @@ class RemotePart:
 
 
 def _make_call(method: Callable[..., Any], operation: str, made: Callable[..., Any] | None) -> Callable[..., Any]:
-    """``method`` as that of a part: it calls an operation. What is not awaited blocks for a round trip."""
+    """Make a part's ``method``, which calls an operation. If it is not async, it blocks for a round trip."""
     signature = inspect.signature(method)
 
     async def ask(part: RemotePart, arguments: Any, named: Any, remote: RemoteOperations) -> Any:

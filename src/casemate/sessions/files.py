@@ -189,7 +189,7 @@ class SessionFiles:
         )
 
     def _refuses_in(self, folder: str, bounds: WriteBounds | None = None) -> Refuses:
-        """Return a function that says why a path in ``folder`` is left out. ``bounds``: of what is written there."""
+        """Return a function that says why a path in ``folder`` is left out. ``bounds``: the bounds of writes there."""
         outer = [_inner(folder)] if _inner(folder) else []
 
         def refuses(path: tuple[bytes, ...], is_folder: bool) -> str | None:

@@ -74,7 +74,7 @@ class FrontEnd:
         return CodeState(status, indent[:_MOST_TEXT] if isinstance(indent, str) else "")
 
     async def _ask(self, task: Task, **question: Any) -> dict[str, Any]:
-        """Return the interpreter's last answer, even if it was interrupted later; empty without one."""
+        """Return the interpreter's last answer, even if it was interrupted later; empty if there is none."""
         if task not in self.tasks:
             return {}
         capture = await self._steps.run_off_record(json.dumps(question), StepTerms(task), _ANSWERS_WITHIN)

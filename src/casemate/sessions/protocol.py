@@ -66,7 +66,7 @@ class OrderMark:
 @dataclass(frozen=True, slots=True)
 class CommandRequest:
     """A step waits for approval of a command. ``arguments``: ``command``, and perhaps ``input``, a script for it.
-    ``line``: of the step's code, if it says so."""
+    ``line``: its line in the step's code, if reported."""
 
     kind: CommandKind
     id: int

@@ -1,4 +1,4 @@
-"""A session: steps that share one interpreter. A fresh interpreter continues with its files when one ends."""
+"""A session: steps that share one interpreter. When it ends, a fresh one continues with the same files."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ class Session(ShownSession):
             await review.discard()
 
     async def show_packages(self, folder: str, place: str) -> None:
-        """Show its programs the packages in ``folder``; see :attr:`casemate.Sandbox.packages`."""
+        """Make the packages in ``folder`` available to its programs; see :attr:`casemate.Sandbox.packages`."""
         await self._cells.show_packages(folder, place)
 
     async def close(self) -> None:
@@ -306,7 +306,7 @@ class Session(ShownSession):
         Raises:
             InvalidArgument: An argument is wrong; the error names it.
             Denied: The policy disables previews.
-            Unavailable: The wall has no network for each cell, or the machine no port or place for the preview.
+            Unavailable: The wall has no network for each cell, or the machine has no port or place for the preview.
             SandboxClosed: The session has ended.
         """
         return await self._previews.expose(port, expires, unix=unix, third_parties=third_parties)

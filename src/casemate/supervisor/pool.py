@@ -33,7 +33,7 @@ class PendingCell:
     def __init__(self, identity: Identity, groups: cgroups.Cgroups, name: str) -> None:
         self.identity = identity
         self.channel, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-        # The cell's ends: of the channel, of the status pipe, and the descriptors by which it enters its cgroups.
+        # The cell's ends of the channel and of the status pipe, and the descriptors by which it enters its cgroups.
         self.ends = [theirs.detach()]
         self.status_fd, self.group = -1, None
         try:

@@ -41,7 +41,7 @@ class DescriptorPoll:
             self._epoll.unregister(fd)
 
     def wait(self, seconds: float | None) -> list[tuple[int, int]]:
-        """The ready descriptors and their events, at the latest after ``seconds``. poll's come first, by registration;
+        """The ready descriptors and their events, after at most ``seconds``. poll's come first, by registration;
         then epoll's, by readiness."""
         if not self._polled:
             return self._epoll.poll(seconds)

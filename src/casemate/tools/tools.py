@@ -169,7 +169,7 @@ class Tools:
         return await self.describe_aside(server, tool, asyncio.to_thread)
 
     async def describe_aside(self, server: str, tool: str, aside: Aside) -> str:
-        """As :meth:`describe`, with the work done by ``aside``."""
+        """Like :meth:`describe`, with the work done by ``aside``."""
         await self.resolve_tool(server, tool, aside=aside)
         text: str | None = await aside((await self.catalogue(server)).describe, server, tool)
         if text is None:

@@ -155,7 +155,7 @@ class CellFiles(scratch.Scratch):
             remove_when_unused(self.path)
 
     def open_session(self) -> None:
-        """Open the descriptors for a session: of its workspace for the host, and of its steps' pipes."""
+        """Open two folders of a session: its workspace, for the host, and the folder of its steps' pipes."""
         self.workspace_fd = open_folder(self.tree_fd, "workspace", unlock=True)
         self.steps_fd = open_folder(self.tree_fd, "steps")
 

@@ -99,7 +99,7 @@ def inet(address: bytes) -> tuple[str, int] | None:
 
 
 def unix_path(address: bytes) -> bytes:
-    """The path in a ``struct sockaddr``. Raises ``OSError`` without one."""
+    """The path in a ``struct sockaddr``. Raises ``OSError`` if it has no path."""
     if int.from_bytes(address[:2], "little") != _UNIX:
         raise OSError(errno.EAFNOSUPPORT, "no path")
     path = address[2:].partition(b"\0")[0]

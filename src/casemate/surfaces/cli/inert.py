@@ -25,8 +25,8 @@ _SGR = rf"\x1b\[[0-9;:]{{0,{_LONGEST_SGR}}}m"
 _TOKEN = re.compile(rf"(?P<sgr>{_SGR})|(?P<turn>\r\n?)|{SPECIAL}")
 _UNFINISHED = re.compile(rf"(?:\x1b(?:\[[0-9;:]{{0,{_LONGEST_SGR}}})?|{UNDECIDED})\Z")
 _RESET = "\x1b[0m"
-# Parameters that only set colors and styles which leave text readable: of the standard and the bright palette, of the
-# extended ones (38, 48, 58), and with colons (4:3, a curly underline; 38:5:196; 38:2::255:0:0).
+# Parameters that only set colors and styles which leave text readable: those of the standard and the bright palette,
+# the extended ones (38, 48, 58), and those with colons (4:3, a curly underline; 38:5:196; 38:2::255:0:0).
 _STYLE = r"(?:0*(?:[0-4]|7|9|2[1-57-9]|3[0-79]|4[0-79]|53|55|59|9[0-7]|10[0-7]))?"
 _COLOUR = r"0*[345]8(?:;5;[^;]*|;2;[^;]*;[^;]*;[^;]*|:[25](?::[0-9]*){0,5})"
 _READABLE = re.compile(rf"(?:{_COLOUR}|4:[0-5]|{_STYLE})(?:;(?:{_COLOUR}|4:[0-5]|{_STYLE}))*")

@@ -393,7 +393,7 @@ def _port(text: str) -> int:
 
 
 def _may_reach_some(request: RunRequest, policy: Policy, said: Mapping[str, Any]) -> bool:
-    """Whether any option or rule names hosts; without one there is no network."""
+    """Whether any option or rule names hosts; otherwise there is no network."""
     if (
         request.options.get("policy")
         or request.options.get("allowed_domains")

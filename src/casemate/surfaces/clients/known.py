@@ -79,7 +79,7 @@ def client_named(name: str) -> Client:
 
 
 def file_of(client: Client, scope: Scope, environ: Mapping[str, str], folder: str) -> str:
-    """The absolute path of the client's file. ``folder``: of the project. Raises ``InvalidArgument``."""
+    """The absolute path of the client's file. ``folder``: the project's. Raises ``InvalidArgument``."""
     if scope == "project":
         if client.project is None:
             raise InvalidArgument("scope", f"{client.title} has no project settings; leave --scope out")

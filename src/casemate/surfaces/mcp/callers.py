@@ -181,7 +181,7 @@ class Caller:
         return waiting
 
     async def decide(self, decision: Mapping[str, Any]) -> None:
-        """Answer a request as the person at the client; without one, only denials are accepted."""
+        """Answer a request as the person at the client. If there is no person, only denials are accepted."""
         if decision.get("allow") and not self.has_person:
             raise Refused("no person at this client may approve")
         await (await self._way(may_approve=True))("approvals.decide", decision)

@@ -134,7 +134,7 @@ async def serve_http(
     origins: Collection[str],
 ) -> None:
     """Serve until a signal ends the process. ``transport``: "http" or "sse"; ``say`` is called with the address;
-    ``origins``: of allowed pages, in addition to its own. Raises ``Unavailable`` if it cannot listen there."""
+    ``origins``: allowed page origins besides the server's own. Raises ``Unavailable`` if it cannot listen there."""
     take_descriptors()
     mounted = streamable(server, most_sessions=_MOST_BY_TOKEN) if transport == "http" else sse(server)
     try:

@@ -207,7 +207,7 @@ async def follow_job(
 
 async def follow(call: Call, work: Work, state: Document | None = None, *, ends: bool = True) -> Answered:
     """The answer once ``work`` is done, the client's user must be asked between two calls, or the call's time is over;
-    in the last two cases the work continues. ``state``: of the work, if known. ``ends``: end the work if this call is
+    in the last two cases the work continues. ``state``: the work's, if known. ``ends``: end the work if this call is
     cancelled."""
     try:
         if call.resumed is not None:

@@ -97,7 +97,7 @@ class WorkItem:
 
 
 async def result_of(future: Future[T]) -> T:
-    """As ``asyncio.wrap_future``, but a result that is ready, or set in this thread, does not wake the loop."""
+    """Like ``asyncio.wrap_future``, but a result that is ready, or set in this thread, does not wake the loop."""
     if not future.done():
         try:
             await _wait(future)

@@ -102,7 +102,7 @@ class Servers:
             return tuple(one.tools for one in self._connections.values() if one.tools is not None)
 
     def present(self, server: str) -> ServerTools | None:
-        """As :meth:`last_tools`, but None unless the server is connected now, so that changes are noticed."""
+        """Like :meth:`last_tools`, but None if the server is not connected: its tools may have changed unnoticed."""
         with self._lock:
             connection = self._connection(server)
             return connection.tools if connection.is_there else None
@@ -128,7 +128,7 @@ class Servers:
         ``timeout``, ``on_progress``, ``elicit``: see `Calling`. ``expected``: the hash of the approved description
         (``ServerTools.hashes``); a call of a changed tool is refused.
 
-        The future raises as that of :meth:`tools`; cancelling it cancels the call at the server. A failure of the tool
+        The future has the errors of :meth:`tools`. Cancelling it cancels the call at the server. A failure of the tool
         itself is an answer with ``is_error``.
         """
         with self._lock:

@@ -100,7 +100,7 @@ class Catalogue:
             self._found[self._packages[server]] = {module: one for module, one in readable.items() if one is not None}
 
     def cached_source(self, module: str) -> tuple[str, bool] | None:
-        """As :meth:`source`, but None if the source is not generated yet."""
+        """Like :meth:`source`, but None if the source is not generated yet."""
         return self._made.get(module)
 
     def source(self, module: str) -> tuple[str, bool] | None:

@@ -113,7 +113,7 @@ class Bridge(CellHost):
         unsent, self._unsent = self._unsent, []
         ready = self._poll.wait(0 if unsent else _TIDY if busy else None)
         if any(fd == self._link.fileno() for fd, _ in ready):
-            self._serve_link()  # first: data in a pipe may depend on an earlier message
+            self._serve_link()  # first, because data in a pipe may depend on an earlier message
         for fd, _ in ready:
             handle = self._handlers.get(fd)
             if handle and fd != self._link.fileno():

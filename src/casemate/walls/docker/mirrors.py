@@ -46,8 +46,8 @@ def _current(folder: int) -> str:
 
 
 class Mirror:
-    """The mirror of one cell, or of all cells of a session. ``name``: of its new folder in ``parent``; ``workspace``:
-    as in the launch request.
+    """The mirror of one cell, or of all cells of a session. ``name``: the name of its new folder in ``parent``.
+    ``workspace``: as in the launch request.
 
     `workspace/` is what the cell sees. With a caller's folder, `upper/` holds the changes, like the upper layer of an
     overlay.

@@ -44,7 +44,7 @@ _STOP_GRACE = 2.0  # seconds for the pump to end
 _POSTED = 0.001  # seconds: batch delay. Waking the pump at once would take the GIL from the caller
 
 _QUIET = 3.0  # seconds of silence before a supervisor with cells gets a ping; after that it is checked every second
-_MOST_LOOKS = 10  # checks without an answer; a count, so that time in which this process was stopped does not matter
+_MOST_LOOKS = 10  # checks without an answer. Seconds would include time in which this process was stopped
 
 
 class SupervisorProcess(Protocol):
@@ -87,7 +87,7 @@ class SupervisorLink:
         self._resting: list[tuple[float, int, RunningCell]] = []  # a heap: when to resume reading, and from which cell
         self.poll = DescriptorPoll()
         self._lock = threading.Lock()
-        self._looks, self._look_at = 0, 0.0  # checks since the supervisor's last message, and when the next is
+        self._looks, self._look_at = 0, 0.0  # checks since the supervisor's last message, and time of the next check
         self._closing = False
         self.alive = True
         self._thread = threading.Thread(target=self._pump, name="casemate-native", daemon=True)
@@ -158,7 +158,7 @@ class SupervisorLink:
             cell.lose(why_lost("", closing=self._closing))
             return
         self.send({**request, "id": cell.id, "fds": list(fds)}, list(fds.values()))
-        if cell.sink is not None:  # without one, no program runs in it yet
+        if cell.sink is not None:  # without a sink, no program runs in it yet
             self.call(cell.watch)
 
     def prepare(self, request: dict[str, Any], payload: int) -> RunningCell:
@@ -199,7 +199,7 @@ class SupervisorLink:
             os.close(way_in)
         fds["order"] = order
         self.send({**message, "id": cell.id, "fds": list(fds)}, list(fds.values()))
-        self.call(cell.watch)  # only now: the pump it wakes would delay this thread
+        self.call(cell.watch)  # last, because it wakes the pump, which would delay this thread
         return True
 
     def begin_now(self, cell: RunningCell, plan: Plan, order: bytes, sink: Sink | SessionSink) -> bool:
@@ -217,8 +217,8 @@ class SupervisorLink:
             order_pipe, way_in, program = ways_in
             seal(way_in, plan.stdin)
             write_all(program, plan.code)
-            # Its clock starts with this message. Only the order is left then, because the application's other threads
-            # may hold the GIL between two calls.
+            # This message starts the cell's clock, so only the order is written after it: between two calls, other
+            # threads of the application may hold the GIL.
             if is_given := self._send_word(cell, plan.deadline, len(order)):
                 os.write(order_pipe, order)  # atomic: it is at most PIPE_BUF long
         except OSError as error:
@@ -226,7 +226,7 @@ class SupervisorLink:
         finally:
             close_all(ways_in)
         if is_given:
-            self.call(cell.watch)  # last: the supervisor may wait until the order's pipe is closed
+            self.call(cell.watch)  # last, because the supervisor may wait until the order's pipe is closed
             return True
         cell.future.add_done_callback(_close_tree)
         cell.kill("closed")
@@ -240,8 +240,8 @@ class SupervisorLink:
         return self.alive and not self._outbox.waits
 
     def _send_word(self, cell: RunningCell, deadline: float, order_size: int) -> bool:
-        """Tell the supervisor that the host gives ``cell`` its program. Returns whether it will get that before any
-        later message."""
+        """Tell the supervisor that the host gives ``cell`` its program. Returns whether the message was sent at
+        once, before any later message."""
         message = {"op": "begin", "id": cell.id, "deadline": deadline, "order_size": order_size}
         with self._lock:
             return self._can_send() and self._outbox.send_now(wire.encode({**message, "started": time.monotonic()}))
@@ -331,7 +331,7 @@ class SupervisorLink:
         return self._look()
 
     def _look(self) -> bool:
-        """Check that a supervisor with cells answers, and end it if it has not for long. Returns whether it runs on."""
+        """Check that a supervisor with cells answers. End it after a long silence. Returns whether it still runs."""
         now = time.monotonic()
         if not (self._cells and self._supervisor.pid) or now < self._look_at:
             return True
@@ -352,7 +352,7 @@ class SupervisorLink:
         self.poll.register(self._socket.fileno(), select.POLLIN | (select.POLLOUT if waiting else 0))
 
     def _catch_up(self) -> None:
-        for _ in range(len(self._calls)):  # calls that they add wait for the next turn
+        for _ in range(len(self._calls)):  # calls added meanwhile wait for the next turn
             function, arguments = self._calls.popleft()
             function(*arguments)
 

@@ -211,7 +211,7 @@ class RunningCell:
     def close_ways_in(self) -> None:
         """Close the descriptors of a waiting cell."""
         ways_in = self.order, self.stdin, self.program
-        self.order = self.stdin = self.program = -1  # first: a child forked meanwhile closes these
+        self.order = self.stdin = self.program = -1  # first, because a child forked meanwhile closes these
         close_all(fd for fd in ways_in if fd >= 0)
 
     def hear(self, message: dict[str, Any], fds: list[int]) -> bool:

@@ -80,7 +80,7 @@ class NativeWall:
         Raises ``WallUnavailable``, with reason and remedy, if the machine refuses or an escape in the self-test
         succeeded. Raises ``Unavailable`` if this process cannot have cells.
         """
-        import asyncio  # only now: it loads while the supervisor starts
+        import asyncio  # here, so that it loads while the supervisor starts
 
         from casemate.walls.native import selftest
 
