@@ -57,6 +57,13 @@ async def test_a_static_site_opens_by_its_link_and_is_gone_with_the_session(open
             await session.expose(8000)
 
 
+async def test_nothing_listens_any_more_when_the_sandbox_is_closed(audit: Path) -> None:
+    async with Sandbox(audit=audit, preload=()) as sandbox, sandbox.session() as session:
+        preview = await (await begun(session, SITE)).expose(8000)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", urlsplit(preview.url).port)
+
+
 async def test_an_application_gets_what_is_sent_and_nothing_of_casemates(opened: Open) -> None:
     session = await begun(opened(), APPLICATION)
     preview = await session.expose(8000)

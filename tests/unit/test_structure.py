@@ -9,7 +9,7 @@ from __future__ import annotations
 from tests import structure
 
 BUDGETS = {
-    "api": 2_772,
+    "api": 2_771,
     "approvals": 1_673,
     "audit+evidence": 2_788,
     "egress": 3_488,
@@ -42,8 +42,8 @@ BUDGETS = {
     "workspace+files+artifacts": 4_323,
 }
 BOUNDS = {
-    "lines of Python in src": 87_816,
-    "without docstrings, imports, comments and blanks": 56_913,
+    "lines of Python in src": 87_815,
+    "without docstrings, imports, comments and blanks": 56_912,
     "files": 509,
     "files of 40 lines or fewer": 61,
     "functions whose name is a participle or an adverb": 0,

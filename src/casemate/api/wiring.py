@@ -449,8 +449,7 @@ class SandboxParts:
                 if name in made:
                     closing.push_async_callback(to_thread_to_end, made[name].close)
             closing.push_async_callback(to_thread_to_end, self._context.sandbox_network.close)
-            closing.push_async_callback(self._wall.close)
-            for name in ("previews", "web", "sessions", "background"):
+            for name in ("_background", "_wall", "_previews", "web", "sessions"):
                 if name in made:
                     closing.push_async_callback(made[name].close)
 
