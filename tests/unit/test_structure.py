@@ -50,7 +50,7 @@ BOUNDS = {
     "class names in more than one file": 31,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 9,
-    "lines of tests": 85_632,
+    "lines of tests": 85_639,
 }
 # Classes with much the same fields, and why there are two.
 ALIKE = {
