@@ -331,8 +331,7 @@ def _readable_names(
     most: Policy, workspace: str | os.PathLike[str] | None, paths: Sequence[str | os.PathLike[str]] | None
 ) -> tuple[str, ...]:
     """Files of the workspace that programs may read despite their usually hidden names: ``paths``, or the policy's if
-    that is None. Raises ``InvalidArgument`` for files elsewhere, which cannot be shown, and for files beyond the
-    policy."""
+    that is None. Raises ``InvalidArgument`` for files elsewhere or beyond the policy."""
     if isinstance(paths, str | bytes) or not isinstance(paths, Sequence | None):
         raise InvalidArgument("allow_read", f"{paths!r} is not a list of paths")
     named_paths = [checked_path("allow_read", path) for path in paths or ()]

@@ -211,8 +211,7 @@ class Approvals:
     async def open_requester(
         self, namespace: str, session: str | None = None, *, for_later: bool = False
     ) -> AsyncGenerator[Requester]:
-        """A requester for questions outside a run or step. It acts as a separate run, and nothing of it crosses after
-        its end."""
+        """A requester for questions outside a run or step. It acts as a separate run; nothing crosses after its end."""
         requester = self.requester(Origin(namespace, session, os.urandom(16).hex()), None, for_later=for_later)
         try:
             yield requester

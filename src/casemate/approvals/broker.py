@@ -164,8 +164,7 @@ class ApprovalBroker:
     # -- inline, in the thread that asks
 
     def _allow_by_rule(self, pending: PendingRequest) -> None:
-        """Decide what rules allow, if its row can be written at once. Otherwise do nothing, so that the broker's thread
-        decides."""
+        """Decide what rules allow, if its row can be written at once. Else the broker's thread decides."""
         self._current, requester = pending, pending.requester
         ruling = self.rules.rule_on(pending.question, time.monotonic())
         if ruling and ruling.verdict.allow and not requester.is_over:

@@ -65,8 +65,7 @@ class AnswerSink(Protocol):
 
 
 class StreamChannel(Channel):
-    """Shows requests as events of a run's stream. Its followers answer through the request itself, and so learn if they
-    are too late."""
+    """Shows requests as events of a run's stream. The request's own methods answer it, and say if it is too late."""
 
     name = "stream"
 

@@ -119,8 +119,7 @@ _LOOK_AGAIN = 1.0  # seconds between polls: other processes write to the record,
 
 
 class Audit:
-    """The record of one ``namespace``, for any thread. All methods raise ``RecordUnavailable`` and
-    ``InvalidArgument``."""
+    """One ``namespace``'s record, for any thread. Methods raise ``RecordUnavailable`` and ``InvalidArgument``."""
 
     def __init__(self, log: AuditLog, namespace: str) -> None:
         self._log = log

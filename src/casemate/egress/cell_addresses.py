@@ -50,8 +50,7 @@ class Rate:
 
 
 class CellAddresses:
-    """The addresses of one cell. ``begin`` is called with each new listener, its name and port; ``end`` with a closing
-    one."""
+    """The addresses of one cell. ``begin`` gets each new listener, its name and port; ``end`` a closing one."""
 
     def __init__(
         self,

@@ -133,8 +133,7 @@ class EgressConnection:
         self._servers.remove(server)
 
     async def tunnel(self, name: str, port: int, server: TcpStream, *, is_known: bool = False) -> None:
-        """Carry bytes both ways to the end. Unless ``is_known``, any ClientHello must name the server; on port 443,
-        there must be one."""
+        """Carry bytes both ways. Unless ``is_known``, a ClientHello must name the server; port 443 needs one."""
         down: StreamPump | None = None
         up: StreamPump | None = None
         try:

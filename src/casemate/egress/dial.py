@@ -105,8 +105,7 @@ async def connect(address: str, port: int) -> socket.socket:
 
 
 class Dialler:
-    """Dials for one cell. ``connect`` gets vetted addresses only; nothing disables the vetting. ``group`` has the
-    lookups."""
+    """Dials for one cell. ``connect`` gets only vetted addresses, always. ``group`` has the lookups."""
 
     def __init__(self, resolve: Resolve, connect: Connect, group: asyncio.TaskGroup) -> None:
         self._resolve = resolve

@@ -152,8 +152,7 @@ def trust_for(
 def base_env(
     limits: Limits, trust: Mapping[str, str] = MappingProxyType({}), *, is_online: bool = False
 ) -> dict[str, str]:
-    """The variables of every program, with those of ``trust``. Without a network npm does not retry; its retries would
-    take 70 s."""
+    """The variables of every program, with those of ``trust``. Without a network npm would retry for 70 s."""
     threads = str(max(1, math.floor(limits.cpus)))
     retries = "2" if is_online else "0"
     return {**_BASE_ENV, "npm_config_fetch_retries": retries, **trust, **dict.fromkeys(THREAD_COUNTS, threads)}

@@ -174,8 +174,7 @@ def pieces_of(fd: int, most: int) -> Iterator[bytes]:
 
 
 class HeldFolder:
-    """A descriptor of a folder, closed with this object. Raises ``OSError`` if ``path`` is not a folder or leads
-    through a link."""
+    """A folder's descriptor, closed with this object. Raises ``OSError`` for anything but a folder without links."""
 
     def __init__(self, path: str) -> None:
         self.fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -43,8 +43,7 @@ class Crowded(Exception):
 
 
 class LineBudget:
-    """A memory budget for the lines of one cell on all its connections, from their first byte until they are
-    answered."""
+    """A memory budget for one cell's lines on all connections, from their first byte to their answer."""
 
     def __init__(self, most: int) -> None:
         """``most``: bytes."""

@@ -72,8 +72,7 @@ def replace_private(path: Path, content: bytes) -> None:
 
 @contextmanager
 def private_folder(path: Path) -> Iterator[int]:
-    """A descriptor of a folder of mode 0700 that we own, created if missing. Raises ``VaultUnavailable`` if others can
-    access it."""
+    """A descriptor of our folder of mode 0700, made if missing. Raises ``VaultUnavailable`` if others can access it."""
     try:
         make_private_folders(path)
         folder = _open_folder(path)

@@ -32,8 +32,7 @@ class TemporaryFolder:
     """
 
     def __init__(self, kind: str, place: Path | None = None) -> None:
-        """``kind``: a word for its name. ``place``: its parent, instead of the folder for temporary files. Raises
-        ``OSError``."""
+        """``kind``: a word for its name. ``place``: its parent, if not the temporary folder. Raises ``OSError``."""
         import tempfile  # slow to import, and rarely needed
 
         while True:

@@ -21,8 +21,7 @@ _PLACES = {
 def user_folder(
     environ: Mapping[str, str], kind: Literal["cache", "config", "state"], problem: str, remediation: str = "Set HOME."
 ) -> Path:
-    """Casemate's folder there. Raises ``Unavailable`` with ``problem`` if the environment names neither that place nor
-    a home."""
+    """casemate's folder there. Raises ``Unavailable`` with ``problem`` if the environment names no such folder."""
     variable, below_home = _PLACES[kind]
     if os.path.isabs(base := environ.get(variable, "")):
         return Path(base, "casemate")

@@ -32,8 +32,7 @@ def kind_of(mode: int) -> str:
 
 
 class SeenFiles:
-    """Remembers each file by inode, size and last status change, which no program can set (inode(7)), and folders by
-    path."""
+    """Remembers files by inode, size and last status change (inode(7)), which no program sets; folders by path."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[bytes, ...], tuple[int, ...]] = {}
@@ -65,8 +64,7 @@ class SeenFiles:
         return made is not None and there is not None and made != _made_signature(there)
 
     def forget_unmet(self) -> None:
-        """Forget what a complete walk did not meet. A program that makes and removes files forever must not fill our
-        memory."""
+        """Forget what a complete walk did not meet, so that files made and removed forever do not fill our memory."""
         self._known = {path: known for path, known in self._known.items() if path in self._met}
         self._folders = {path: known for path, known in self._folders.items() if path in self._met}
 

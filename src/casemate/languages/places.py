@@ -53,8 +53,7 @@ def too_wide(folder: Path) -> str:
 
 
 def stamp_of(path: str | Path) -> tuple[int, int]:
-    """The inode and modification time of a file, which change when it is replaced or written; zeros if it is
-    missing."""
+    """The inode and modification time of a file, which change when it is replaced; zeros if it is missing."""
     try:
         status = os.stat(path)
     except OSError:
@@ -63,8 +62,7 @@ def stamp_of(path: str | Path) -> tuple[int, int]:
 
 
 def is_program(path: Path) -> bool:
-    """Whether ``path`` is a compiled program that this user may start, not a script such as a version manager's
-    shim."""
+    """Whether ``path`` is a compiled program that this user may start, not a script such as a shim."""
     try:
         with path.open("rb") as file:
             return file.read(4) == b"\x7fELF" and os.access(path, os.X_OK)

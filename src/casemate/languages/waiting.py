@@ -53,8 +53,7 @@ def too_special(asked: RequestedProgram, default_name: str) -> str:
 
 
 def read_at_start(asked: RequestedProgram, more: re.Pattern[str]) -> str:
-    """Why the given variables need a new process; empty if they do not. ``more``: names that this interpreter reads,
-    too."""
+    """Why these variables need a new process; empty if they do not. ``more``: further names this interpreter reads."""
     for name in asked.given_env:
         if _AT_START.match(name) or more.match(name):
             return f"the variable {name} is read when a process starts"

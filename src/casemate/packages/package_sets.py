@@ -94,8 +94,7 @@ class PackageSet(_Set):
 
 
 def _make_folder(path: Path) -> None:
-    """Make a folder that cells can read under any umask. Raises ``FileExistsError``: an existing entry may be a link
-    that a cell left."""
+    """Make a folder that cells can read under any umask. Raises ``FileExistsError``: a cell may have left a link."""
     path.mkdir()
     path.chmod(0o755)
 

@@ -18,8 +18,7 @@ _COMING = ".coming-"
 
 
 class PackageStore:
-    """A store in ``folder``, which only this user can access. Several processes may use it: files appear whole or not
-    at all."""
+    """A store in ``folder``, which only this user can access. Processes may share it: files appear whole or not."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -146,8 +146,7 @@ class Upstream:
             raise Unfetched(str(error)) from None
 
     async def document(self, index: Index, url: str, accept: str) -> tuple[bytes, str, str] | None:
-        """The content, media type and final address of ``url``; None if it does not exist. Raises
-        :class:`Unfetched`."""
+        """Content, media type and final address of ``url``; None if it does not exist. Raises :class:`Unfetched`."""
         async with self._got(url, accept, url) as (answer, address):
             if answer.status_code in _NOT_THERE:
                 return None

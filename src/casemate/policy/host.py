@@ -134,8 +134,7 @@ def words_of(command: object) -> tuple[str, ...]:
 
 
 def risk_of_keys(listing: bytes) -> str:
-    """Return why git may start programs for configuration keys (``git config --null --name-only --list``), if it
-    may."""
+    """Return why git may start programs for configuration keys (``git config --null --name-only --list``)."""
     keys = listing.decode("utf-8", "replace").split("\0")
     risky = dict.fromkeys(key for key in keys if key and not HARMLESS_GIT_KEY.fullmatch(key))
     return f"{', '.join([*risky][:10])} in its configuration may start programs" if risky else ""

@@ -176,8 +176,7 @@ class RemoteOperations:
         await other.close()
 
     def block(self, action: Callable[[RemoteOperations], Awaitable[R]]) -> R:
-        """Run ``action`` in a thread with its own event loop and connection, and wait for its result. Raises like
-        it."""
+        """Run ``action`` in a thread with its own loop and connection, and wait for it. Raises what it raises."""
 
         async def act() -> R:
             remote = self.duplicate()

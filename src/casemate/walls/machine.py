@@ -66,8 +66,7 @@ def _groups(kind: str) -> list[str]:
 
 
 def _room_in(folder: str, kind: str) -> list[int]:
-    """Return what is left in a cgroup, and its limit. Inactive file cache counts as free, because the kernel reclaims
-    it first."""
+    """Return what is left in a cgroup, and its limit. Inactive file cache counts as free: the kernel reclaims it."""
     most, used = (min(_number(folder + name) for name in names[kind]) for names in (_LIMITS, _USED))
     cached = _number(f"{folder}memory.stat", rb"(?s).*inactive_file (\d+)", missing=0) if kind == "memory" else 0
     return [most - used + cached, most]

@@ -306,8 +306,7 @@ class Writer(Visitor):
             return hidden_in_own(file)
 
     def _is_the_callers(self, entry: Entry) -> bool:
-        """Whether the caller changed what an earlier step wrote here. Then the caller's version stays, and this is
-        reported."""
+        """Whether the caller changed what an earlier step wrote here. Then the caller's stays, and this is reported."""
         there = status_of(self._levels[-1].folder, entry.name)
         changed = self._seen is not None and self._seen.is_somebody_elses(entry.path, there)
         if changed:

@@ -171,8 +171,7 @@ class Guard:
         return (self._why_unlisted("", place[1:]) or self._why_denied("", place[1:])) if writes else ""
 
     def find_missing(self, folder: Path) -> Iterator[str]:
-        """Paths in ``folder`` that are to be hidden or kept but do not exist, so that nothing can be mounted over
-        them."""
+        """Paths in ``folder`` to hide or keep that do not exist, so that nothing can be mounted over them."""
         for path in self._named:
             if not is_pattern(path) and Path(path).is_relative_to(folder) and not os.path.lexists(path):
                 yield path

@@ -34,8 +34,7 @@ def is_opaque(folder: int, marks: str | None) -> bool:
 
 
 def covers(upper: int, path: str, marks: str) -> bool:
-    """Whether ``upper`` hides ``path`` of the lower folder, by an entry of its own or a removal. False also if that is
-    uncertain."""
+    """Whether ``upper`` hides ``path`` of the lower folder, by an entry or a removal. False if that is uncertain."""
     folder, is_over = os.dup(upper), False
     try:
         for name in path.split("/"):

@@ -33,8 +33,7 @@ _CANARY = "_repr_of_no_object_"
 
 
 def bundle_of(value: object) -> "dict[str, object]":
-    """Collect every representation that ``value`` offers, always including ``text/plain``. Failures are reported on
-    stderr."""
+    """Collect all representations of ``value``, ``text/plain`` among them. Failures are reported on stderr."""
     own = _without_metadata(_call_method(value, "_repr_mimebundle_", include=None, exclude=None))
     bundle: "dict[object, object]" = dict(own) if isinstance(own, dict) else {}
     for media_type, method in _METHODS:
@@ -139,8 +138,7 @@ def show(objects: "tuple[object, ...]", options: "dict[str, object]") -> None:
 
 
 def _encode_frame(value: object, bundle: "dict[str, object]") -> bytes:
-    """Encode the frame for ``bundle``, without entries that JSON cannot hold, and without the largest ones if it is too
-    large."""
+    """Encode the frame for ``bundle``, without what JSON cannot hold; if too large, without the largest entries."""
     for media_type in list(bundle):
         try:
             encode({media_type: bundle[media_type]})

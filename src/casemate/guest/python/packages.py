@@ -1,5 +1,4 @@
-"""Makes packages that were installed later importable: after the stdlib and casemate's modules, and before those of the
-environment."""
+"""Makes packages installed later importable: after casemate's modules, before those of the environment."""
 
 import importlib
 import os

@@ -122,8 +122,7 @@ def _read(descriptor: int, size: int) -> bytes:
 
 
 def _set_environment(env: "dict[str, str]") -> None:
-    """Set exactly these variables, for C code too, and their time zone. Variables that are already right are left
-    alone."""
+    """Set exactly these variables, for C code too, and their time zone. Leaves alone what is already right."""
     for name in [name for name in os.environ if name not in env]:
         del os.environ[name]
     for name, value in env.items():
@@ -276,8 +275,7 @@ def _end(imported: "list[str]") -> None:
 
 
 def _imported_since() -> "list[str]":
-    """Return the modules that the program imported, the last first. A full search would write to the memory of each
-    module's name."""
+    """Return the modules that the program imported, the last first, without touching the memory of others."""
     names = []
     for name in reversed(sys.modules):
         if name in _loaded:

@@ -208,8 +208,7 @@ def _saver(kind: str, scale: int, options: "dict[str, Any]") -> "Any":
 
 
 def show_open_figures() -> None:
-    """Show the figures that the step has not shown itself, and close all. Without ``close_figures``, show only changed
-    ones."""
+    """Show the figures that the step has not shown, and close all. Without ``close_figures``, only changed ones."""
     gcf: "Any" = getattr(sys.modules.get("matplotlib._pylab_helpers"), "Gcf", None)
     managers = [] if gcf is None else gcf.get_all_fig_managers()
     closes = InlineBackend.instance().close_figures

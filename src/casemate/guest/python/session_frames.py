@@ -67,8 +67,7 @@ class _Pipes:
                 _close(descriptor)
 
     def send(self, payload: str) -> bool:
-        """Send one frame. Returns False in a child and for a frame that is too large. Ends the process if the pipe is
-        gone."""
+        """Send one frame. Returns False in a child, and for a frame too large. Ends the process if the pipe is gone."""
         if not self.are_mine():
             return False
         data = payload.encode("utf-8", "replace")

@@ -50,8 +50,7 @@ class Serving:
         self._names = UserNames(shell.user_ns, shell.user_ns_hidden)
 
     def _place(self, path: str) -> str:
-        """Return the real path of a cell path. On walls without mounts it is below the folder of the program's
-        folder."""
+        """Return the real path of a cell path. On walls without mounts it is beside the program's folder."""
         return self._root + path if path.startswith(_OWN_PLACES) else path
 
     def answer(self, request: "dict[str, Any]") -> None:

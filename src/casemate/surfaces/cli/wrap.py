@@ -228,8 +228,7 @@ class _WrappedCommand:
             say("it wrote more than limits.full_output of its policy: the command was ended")
 
     def _take(self, number: int, task: asyncio.Task[Any]) -> None:
-        """Pass a signal to the command. Before it starts, and after its end while output remains, the signal is for
-        casemate itself."""
+        """Pass a signal to the command. Before its start and after its end it is for casemate itself."""
         self._signal = number
         if self._is_over:
             self._gives_up = True

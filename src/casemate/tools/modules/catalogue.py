@@ -77,8 +77,7 @@ MOST_FOUND = 20
 
 
 class Catalogue:
-    """``tools`` in order, with modules ``mcptools.<package>.<module>``. Of two with the same names on the wire only the
-    first is used."""
+    """``tools`` in order, with modules ``mcptools.<package>.<module>``, without later ones of the same wire names."""
 
     def __init__(self, tools: Iterable[Tool], servers: Iterable[str] = (), before: Catalogue | None = None) -> None:
         """``servers``: all of them, also those whose tools are not known yet, so that package names stay the same.

@@ -81,8 +81,7 @@ class Bridge(CellHost):
         self._thread.join(_END_WITHIN)
 
     def _let_go(self) -> None:
-        """Close the containers' sockets in a forked child of the application, so that its copies do not keep them
-        alive."""
+        """Close the containers' sockets in a forked child of the application, which would keep them alive."""
         self._serving = False
         for container in [*self._ready, *(cell.container for cell in self._all_cells() if cell.container)]:
             container.socket.close()
@@ -189,8 +188,7 @@ class Bridge(CellHost):
     # -- containers
 
     def _make(self) -> None:
-        """Start the containers that are needed. Each has its own thread, because the engine takes a quarter of a
-        second."""
+        """Start the containers that are needed, each in a thread: the engine takes a quarter of a second."""
         urgent = [cell.size for cell in self._waiting if not cell.is_waiting]  # with a program to run
         wanted = [*urgent, *(cell.size for cell in self._waiting if cell.is_waiting)]
         wanted = wanted or [self._wanted] * (self._keep - len(self._ready))
@@ -359,8 +357,7 @@ class Bridge(CellHost):
         self.send({"op": "launch refused", "id": cell_id, "stage": stage, "errno": number, "detail": detail[:2000]})
 
     def lose(self, cell: CarriedCell, reason: str) -> None:
-        """End a cell whose container has ended or must end. Its end is reported once the engine has removed the
-        container."""
+        """End a cell whose container has ended or must end. Reports it once the engine has removed the container."""
         container = cell.let_go()
         if container is not None:
             self._lost.add(cell)

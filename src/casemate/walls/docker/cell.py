@@ -323,8 +323,7 @@ class CarriedCell:
         self.flush()
 
     def _hears(self, container: Container) -> bool:
-        """Whether to read more: not before its last message is handled, and not while it does not read its own
-        stream."""
+        """Whether to read more: not before its last message is handled, nor while it does not read its own stream."""
         return not self._is_busy and not container.is_full
 
     def _take_from(self, container: Container, kind: bytes, number: int, payload: bytes) -> None:

@@ -86,8 +86,7 @@ class Size(NamedTuple):
 
 
 def describe(terms: ContainerTerms, size: Size) -> dict[str, Any]:
-    """Describe the container for the engine. It gets its own user id, because the kernel counts some resources per
-    user."""
+    """Describe the container for the engine. It gets its own user id: the kernel counts some resources per user."""
     first, many = _MAPPED_USERS if terms.maps_users else _USERS
     user = first + secrets.randbelow(many)
 

@@ -55,8 +55,7 @@ class CarriedListeners:
         self._carry(accepted, sock.detach())
 
     def _hand_over(self, number: int, kind: socket.SocketKind) -> socket.socket:
-        """Send the link one end of a new connection and return ours. Raises ``OSError`` if the link does not take
-        it."""
+        """Send the link one end of a new connection and return ours. Raises ``OSError`` if it does not take it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
         try:
             flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL

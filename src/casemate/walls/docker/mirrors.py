@@ -79,8 +79,7 @@ class Mirror:
         return open_folder(self.fd, "workspace")
 
     def copy_folder(self, folder: str, hidden: Sequence[str], inode: list[int]) -> int | None:
-        """Copy the caller's folder into the mirror, and return a file with its records. Raises ``OSError`` and
-        ``RecordsError``."""
+        """Copy the caller's folder into the mirror; its records as a file. Raises ``OSError`` and ``RecordsError``."""
         with opened(os.open(folder, _FOLDER)) as source:
             if [*identity(os.fstat(source))] != inode:
                 raise OSError(116, "the folder was replaced while the run was being prepared")  # ESTALE
@@ -99,8 +98,7 @@ class Mirror:
             self._tree.note([(b"output",)])
 
     def take(self, records: int) -> None:
-        """Apply the cell's changes. Raises ``OSError`` and ``RecordsError``; after that, take nothing more from the
-        cell."""
+        """Apply the cell's changes. Raises ``OSError`` and ``RecordsError``; then take nothing more from the cell."""
         self._lay_out(self._tree.apply(records, self._bounds))
 
     def whole(self) -> int | None:

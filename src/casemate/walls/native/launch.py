@@ -148,8 +148,7 @@ def describe_entries(entries: tuple[Entry, ...], *, own: bool) -> list[dict[str,
 
 
 def request(plan: Plan, root: str) -> dict[str, Any]:
-    """Return the launch request for ``plan`` over the root tree ``root``. Only the workspace's inode is read from
-    disk."""
+    """Return the launch request for ``plan`` over the root tree ``root``. Reads only the workspace's inode."""
     limits = plan.limits
     return {
         "op": "launch",
@@ -184,8 +183,7 @@ def _readable(entries: tuple[Entry, ...], shown: tuple[Shown, ...]) -> list[str]
 
 
 def rlimits(limits: Limits, reserve: int) -> dict[str, int | None]:
-    """Return ``RLIMIT_*`` by name. RLIMIT_DATA limits each process alone. ``reserve`` bytes are added for memory that
-    stays untouched."""
+    """Return ``RLIMIT_*`` by name; RLIMIT_DATA is per process. Adds ``reserve`` bytes for memory never touched."""
     return {
         "NPROC": limits.processes + 1,  # init is a task too
         "NOFILE": min(limits.open_files, _most_open_files()),
@@ -242,8 +240,7 @@ def _counted_limits(limits: Limits) -> dict[str, Any]:
 
 
 def waiting_request(plan: Plan, waiting: ReadyStart, root: str) -> dict[str, Any]:
-    """Return the request for a cell that waits for a program like that of ``plan``. It is the same for the whole
-    kind."""
+    """Return the request for a cell that waits for a program like that of ``plan``: one for the whole kind."""
     asked = request(replace(plan, limits=waiting.limits), root)
     del asked["id"]
     return {

@@ -166,8 +166,7 @@ class RunningCell:
         return replace(ending, start=self.start, start_reason=self.start_reason)
 
     async def _wait(self) -> CellEnding:
-        """Wait for the end. If a ready cell ended before its program began, begin it again by exec, unnoticed by the
-        caller."""
+        """Wait for the end. If a ready cell ended before its program began, begin again by exec, unnoticed."""
         ending = await outcome(self.future)
         if ending is None and self.again:
             self.again()
@@ -254,8 +253,7 @@ class RunningCell:
             self.future.set_exception(why_unlaunched(message["stage"], message["errno"], message["detail"]))
 
     def _has_not_begun(self, stage: str) -> bool:
-        """Whether it was ready and its program has not begun, so that another cell can run it. False once its listeners
-        were handed out."""
+        """Whether another cell can run it: it was ready, its program has not begun, and it handed out no listeners."""
         return self.start != "exec" and stage in NOT_BEGUN and not self.listening.done()
 
     def lose(self, error: CasemateError) -> None:

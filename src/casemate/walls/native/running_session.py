@@ -140,8 +140,7 @@ class RunningSession(RunningCell):
         super().end()
 
     def _has_not_begun(self, stage: str) -> bool:
-        """As in the base class, but also after its listeners were handed out: the session itself opens the next
-        cell."""
+        """As in the base class, but also with listeners handed out: the session itself opens the next cell."""
         return self.start != "exec" and stage in NOT_BEGUN
 
     def drain(self) -> None:

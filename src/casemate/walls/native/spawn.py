@@ -32,8 +32,7 @@ class Supervisor:
         return os.pread(self.log, _LOG_TAIL, max(0, size - _LOG_TAIL)).decode("utf-8", "replace").strip()
 
     def reap(self) -> None:
-        """Wait for it to end, and kill it if it does not. Only the first call does so, because the process id may be
-        reused."""
+        """Wait for it to end, else kill it. Only the first call does: the process id may be reused."""
         pid, self.pid = self.pid, 0
         if not pid:
             return

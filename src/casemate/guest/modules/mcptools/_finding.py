@@ -71,8 +71,7 @@ def install() -> None:
 
 
 def search(query: str = "", detail: str = "brief") -> str:
-    """Find tools that match ``query``; all tools by default. ``detail``: "names", "brief", or "full" with
-    parameters."""
+    """Find tools that match ``query``; all by default. ``detail``: "names", "brief", or "full" with parameters."""
     return ShownText(ask_or_raise({"do": "search", "query": query, "detail": detail}).get("text", ""))
 
 

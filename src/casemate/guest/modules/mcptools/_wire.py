@@ -26,8 +26,7 @@ _places: "dict[tuple[str, int], Place]" = {}  # the address of the last connecti
 
 
 class ToolError(Exception):
-    """A failed call. The message says why, ``kind`` is the reason in a word, and ``content`` is what the tool
-    returned."""
+    """A failed call. The message says why, ``kind`` is one word for it, and ``content`` is what the tool returned."""
 
     kind = "tool"
 
