@@ -1,4 +1,4 @@
-"""An agent's code asks for a command and a file of the host: a rule allows the one, and an approver sees the other."""
+"""An agent asks for a command and a file of the host. A rule allows the command; an approver sees the change."""
 
 import asyncio
 import tempfile
