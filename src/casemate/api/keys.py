@@ -39,7 +39,7 @@ class Key:
     default: Any = None
     unset: str = "none"  # what None means, in words
     choices: tuple[str, ...] = ()
-    low: float | None = None  # for numbers, as `high`
+    low: float | None = None  # for numbers, like `high`
     high: float | None = None
 
     @property

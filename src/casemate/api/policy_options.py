@@ -43,7 +43,7 @@ class Bounded(NamedTuple):
     """Arguments of a sandbox, narrowed by a policy."""
 
     policy: Policy
-    hosts: HostRules | None  # that cells may reach; None without a network
+    hosts: HostRules | None  # reachable from cells; None without a network
     network: Network
     limits: Limits
     workspace: str | os.PathLike[str] | None

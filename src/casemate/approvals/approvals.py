@@ -62,7 +62,7 @@ class Approvals:
         record_request: Record | None = None,
         notes: tuple[str, ...] = (),
     ) -> None:
-        """``approve``, ``timeout``, ``namespace``: as of :class:`casemate.Sandbox`. ``record``: writes a row of the
+        """``approve``, ``timeout``, ``namespace``: see :class:`casemate.Sandbox`. ``record``: writes a row of the
         record. ``rules``: makes the rules that decide without asking and remember answers. ``has_rules``: whether any
         rules are written. ``record_request``: writes a row when an approver is asked. ``notes``: added to each
         result."""

@@ -27,7 +27,7 @@ class Worker:
     def __init__(self, on_error: Callable[[Exception], None]) -> None:
         self._on_error = on_error
         self._turn = threading.Lock()  # held by the thread that runs a job
-        self._runner = 0  # that thread's id
+        self._runner = 0  # the id of the thread that runs a job
         self._lock = threading.Lock()  # guards the fields below
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None

@@ -1,7 +1,7 @@
 """Rows of the record as events of the Open Cybersecurity Schema Framework, for security programs.
 
 https://schema.ocsf.io/1.5.0: executions are Process Activity, connections Network Activity, all other rows API
-Activity. ``unmapped`` has what the schema has no name for, unchanged.
+Activity. ``unmapped`` has the detail of the row and the hash of the previous one, unchanged.
 """
 
 from __future__ import annotations

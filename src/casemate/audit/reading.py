@@ -71,7 +71,7 @@ def events_in(row: AuditRow) -> Iterator[AuditEvent]:
 
 
 def row_before(cursor: int) -> int:
-    """The number of the last row without events after ``cursor``."""
+    """The number of the row before the one that ``cursor`` is in."""
     return max(0, cursor // _MOST_OF_A_ROW - 1)
 
 
@@ -109,12 +109,12 @@ def _egress_event_name(detail: Mapping[str, Any]) -> str:
     return "egress.approved" if detail.get("decision") == "allowed" else "egress.denied"
 
 
-MOST_ROWS = 1000  # of one answer
+MOST_ROWS = 1000  # in one answer
 Rows = Annotated[int, Between(1, MOST_ROWS)]
 Time = Annotated[float, Between(0, 2**40)]  # in seconds
-_MOST_BYTES = 4 << 20  # of their details
+_MOST_BYTES = 4 << 20  # of the details in one answer
 _EVENTS_AT_ONCE = 500  # rows
-_MOST_ABOUT, _MOST_BYTES_ABOUT = 20_000, 32 << 20  # rows about one run or session, and of their details
+_MOST_ABOUT, _MOST_BYTES_ABOUT = 20_000, 32 << 20  # rows about one run or session, and bytes in their details
 _LOOK_AGAIN = 1.0  # seconds between polls: other processes write to the record, too, and send no notice
 
 
@@ -140,7 +140,7 @@ class Audit:
             raise InvalidArgument("limit", f"{limit!r} is not a whole number from 1 to {MOST_ROWS}")
         asked: list[tuple[str, str | float]] = [("namespace = ?", self._namespace)]
         if since is not None:
-            asked.append(("wall / 1e9 >= ?", _seconds(since)))  # as `AuditRow.time` is made
+            asked.append(("wall / 1e9 >= ?", _seconds(since)))  # the same division as for `AuditRow.time`
         for name, column, value in (("kind", "kind", kind), ("run", "execution_id", run)):
             if value is not None and (not isinstance(value, str) or not is_plain(value)):
                 raise InvalidArgument(name, f"{value!r} is not a plain text")
@@ -171,7 +171,7 @@ class Audit:
         return sorted(found)
 
     def _rows_within_bounds(self, rows: Iterable[Any], count: int) -> list[Row]:
-        """The rows of the namespace. Raises ``InvalidArgument`` if they are too many, after ``count`` earlier ones."""
+        """The rows of the namespace. Raises ``InvalidArgument`` if they and ``count`` earlier rows are too many."""
         found, size = [], 0
         for row in (Row(*one) for one in rows):
             if row.namespace == self._namespace:
@@ -216,7 +216,7 @@ class Audit:
                             await news.wait()
 
     def _after(self, row: int, most: int = _EVENTS_AT_ONCE) -> tuple[list[AuditRow], int, bool]:
-        """The namespace's rows after number ``row``, the number of the last row read, and whether these are all."""
+        """Read the namespace's rows after ``row``. Returns them, the last row's number, and whether they are all."""
         query = (
             f"SELECT {COLUMNS} FROM record WHERE namespace = ? AND sequence > ?"  # noqa: S608 - constants
             " ORDER BY sequence LIMIT ?"
@@ -340,7 +340,7 @@ def _seconds(since: object) -> float:
 
 
 def _read_bounded(rows: sqlite3.Cursor) -> tuple[list[AuditRow], bool]:
-    """The rows, fewer if they are large, and whether these are all."""
+    """Read rows until they are too large. Returns them, and whether they are all."""
     found: list[AuditRow] = []
     size = 0
     with closing(rows):

@@ -19,7 +19,7 @@ _LISTEN_SECONDS = 5.0
 _MOST_UNDER_WAY = 4  # the supervisor, which all cells share, forks to listen in a cell
 _BURST, _OFTEN = 32, 10.0  # listen requests at once, and then per second
 _MOST_WAITING = 64  # DNS queries that wait for a listener
-_FAILED_SECONDS = 3.0  # for which a name gets no address after listening failed
+_FAILED_SECONDS = 3.0  # a name gets no address for this long after listening failed
 
 
 @dataclass(slots=True, eq=False)

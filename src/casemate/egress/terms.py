@@ -64,7 +64,7 @@ class ProxyLimits:
     head_seconds: float = 15.0  # until a request's head or a ClientHello is complete
     resolve_seconds: float = 10.0  # for each name
     connect_seconds: float = 10.0  # for each address
-    names: int = 1024  # that get an address
+    names: int = 1024  # names that get an address
     listeners: int = 64  # open at once
     queries: int = 1000  # DNS queries per second
 

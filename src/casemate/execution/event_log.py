@@ -47,7 +47,7 @@ class EventLog:
 
     def __init__(self, path: Path | None = None, *, is_step: bool) -> None:
         """``path``: a file for all events. Raises ``OSError``."""
-        self.events = self.chars = self.size = 0  # events, characters of their text, bytes of the log
+        self.events = self.chars = self.size = 0  # events, characters of text, bytes of the log
         self._is_step = is_step  # a step does not write its traceback, so the error event adds it to the text
         self._path = path
         self._memory = bytearray()

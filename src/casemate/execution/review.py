@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from casemate.workspace.looking import FoundChange
 
 _MOST_SHOWN = 300  # changes listed in one request; its hash covers all
-_MOST_TEXT = 64 * 1024  # characters of their diffs
+_MOST_TEXT = 64 * 1024  # characters of diffs in one request
 _MOST_TOLD = 100  # conflicts reported of a run
 
 

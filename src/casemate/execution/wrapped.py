@@ -102,7 +102,7 @@ async def execute(
     request, redaction = wrapped.request, redaction_of(wrapped.request.secrets)
     planned = Planned(context, request, within, plan, report, intercepted, redaction)
 
-    def start(plan: Plan, sink: Sink) -> Cell:  # noqa: ARG001 - as of `Wall.start`
+    def start(plan: Plan, sink: Sink) -> Cell:  # noqa: ARG001 - as for `Wall.start`
         return context.wall.start_piped(plan, standard)
 
     async with record_execution(planned) as record:

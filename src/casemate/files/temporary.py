@@ -1,4 +1,4 @@
-"""Temporary folders of one process, and removal of those that killed processes left.
+"""Temporary folders of one process, and removal of abandoned ones.
 
 Each folder has a file that its process locks (flock(2)). The lock ends with the process in any case. A folder whose
 lock is free is abandoned if it was made on this machine: not every shared file system shows locks to other machines. A
@@ -59,8 +59,7 @@ class TemporaryFolder:
 
 
 def sweep(place: Path | None = None) -> None:
-    """Remove folders that killed processes of this user left in ``place``, or in the folder for temporary files. What
-    cannot be removed stays."""
+    """Remove this user's abandoned folders in ``place``, or in the folder for temporary files. Ignores errors."""
     import tempfile
 
     with contextlib.suppress(OSError):
@@ -68,7 +67,7 @@ def sweep(place: Path | None = None) -> None:
         with hold(os.open(swept, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
             for name in os.listdir(folder):
                 if name.startswith(PREFIX):
-                    with contextlib.suppress(OSError, RecursionError):  # deeper than anything made here
+                    with contextlib.suppress(OSError, RecursionError):  # RecursionError: too deep
                         _remove_left(folder, name)
 
 
@@ -135,7 +134,7 @@ def _maker() -> bytes:
 
 
 def _may_live(boot: bytes, maker: bytes) -> bool:
-    """Whether the process ``maker``, as of :func:`_maker`, may be alive. ``boot``: the boot in which it was recorded.
+    """Whether the process ``maker`` (see :func:`_maker`) may be alive. ``boot``: the boot in which it was recorded.
     For an empty ``maker``, or one of another namespace, only the lock decides."""
     here = _machine()[0]
     if not maker or (boot and here and boot != here):

@@ -43,7 +43,7 @@ class HostCommand:
 
 @dataclass(frozen=True, slots=True)
 class CommandEnd:
-    wait_status: int | None  # as of wait(2); None after a timeout
+    wait_status: int | None  # see wait(2); None after a timeout
     stdout: bytes
     stderr: bytes
     is_truncated: bool  # if so, `stdout` and `stderr` have only the beginning

@@ -32,13 +32,13 @@ class Question:
     namespace: str = ""
     session: str | None = None  # None for a run without a session
     run: str = ""
-    server: str = ""  # for tool calls, as `tool` and `schema`
+    server: str = ""  # for tool calls, like `tool` and `schema`
     tool: str = ""
     schema: str = ""  # a hash of the tool's definition
     # The lists of the run or the sandbox that lack its host, as written: then only a person may allow it, no rule.
     beyond: tuple[str, ...] = ()
     agent: str = ""  # the agent that asks; empty for other callers
-    line: int | None = None  # of the program, as it says itself: only to be shown
+    line: int | None = None  # reported by the program: only to be shown
 
 
 BY_RULE = "a rule of the policy can allow it"  # in the reason of a denial; the broker appends the rule
@@ -80,7 +80,7 @@ class ApprovalVerdict:
     by: str  # the rule, and where it is written, or the channel
     reason: str = ""
     content: Mapping[str, Any] | None = None
-    scope: str = ""  # as `expires`, of an approver's :class:`Decision`
+    scope: str = ""  # from an approver's :class:`Decision`, like `expires`
     expires: float | None = None
 
 

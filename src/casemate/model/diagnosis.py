@@ -25,10 +25,10 @@ class PoolState:
     """Cells of one kind."""
 
     language: str
-    zygote: ZygoteState | None  # that they are forked from; None if they are executed
+    zygote: ZygoteState | None  # parent of the cells; None if they are executed
     ready: int  # including those being made
     running: int
-    taken: int  # so far, as `made`
+    taken: int  # so far, like `made`
     made: int
     idle: bool = False  # no cells are wanted, because none ran for a while
     problem: str = ""  # why no more cells are made

@@ -14,12 +14,12 @@ _MOST_PIXELS = 40_000_000  # a decoder takes four bytes for each
 _PNG = b"\x89PNG\r\n\x1a\n"
 _DRAWN = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")  # chunks; without texts, profiles and animations
 _JPEG = b"\xff\xd8\xff"
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # markers that a JPEG's size follows (T.81, B.1.1.3)
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # markers before a JPEG's size (T.81, B.1.1.3)
 _SCAN = 0xDA
 
 
 class Picture(NamedTuple):
-    """``data`` has the format of its type. ``width`` and ``height``: in pixels; 0 if unknown, for SVG."""
+    """``width`` and ``height`` are in pixels; both are 0 for SVG."""
 
     media_type: str
     data: bytes
@@ -47,7 +47,7 @@ def _is_bounded(width: int, height: int) -> bool:
 
 
 def _read_png(data: bytes) -> tuple[bytes, int, int] | None:
-    """The picture with only the chunks that are drawn, its width and height."""
+    """Drop the chunks that are not drawn. Returns the rest, the width and the height."""
     if not data.startswith(_PNG):
         return None
     kept, place, width, height = [_PNG], len(_PNG), 0, 0

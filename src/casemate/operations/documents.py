@@ -294,7 +294,7 @@ class UnsentContent:
         """Raises ``Unavailable``."""
         raise self._missing
 
-    def save(self, path: object) -> None:  # noqa: ARG002 - as of every content
+    def save(self, path: object) -> None:  # noqa: ARG002 - as for every content
         """Raises ``Unavailable``."""
         raise self._missing
 

@@ -84,7 +84,7 @@ class Retention:
 
 
 MOST_KEPT = 200  # finished runs of one caller
-MOST_KEPT_BYTES = 2 << 30  # of their events and files
+MOST_KEPT_BYTES = 2 << 30  # of the events and files of one caller's runs
 MOST_GOING = 200  # unfinished runs of one account
 _SOON = 5.0  # seconds
 _MOST_ALL = 2000  # finished runs of all callers

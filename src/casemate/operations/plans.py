@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 MOST_KEPT = 50  # plans of one caller
-MOST_KEPT_BYTES = 64 << 20  # of their programs' inputs, and of their lists of calls
+MOST_KEPT_BYTES = 64 << 20  # of the inputs and lists of calls of one caller's plans
 _MOST_ALL = 500  # plans of all callers
 SECONDS = 3600.0  # a plan is kept this long after its last use
 

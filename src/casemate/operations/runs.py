@@ -330,7 +330,7 @@ def _check_defaults(options: Mapping[str, Any], names: Collection[str]) -> None:
     for name, value in options.items():
         if name not in names:
             continue
-        is_default = value == defaults[name] or (value == [] and name != "allowed_domains")  # which would narrow
+        is_default = value == defaults[name] or (value == [] and name != "allowed_domains")  # [] allows no host
         if not is_default:
             raise InvalidArgument(
                 name,

@@ -173,7 +173,7 @@ class Uploads:
         self._folder: TemporaryFolder | None = None
 
     async def load(self) -> None:
-        """Remove what killed processes left."""
+        """Remove the abandoned folders of killed processes."""
         await to_thread_to_end(sweep)
 
     async def store_bytes(self, data: AsyncIterable[bytes], principal: Principal) -> str:

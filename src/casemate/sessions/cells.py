@@ -95,7 +95,7 @@ class SessionCells:
     def __init__(
         self, admitted: AdmittedRequest, context: ExecutionContext, redaction: Redaction | None = None
     ) -> None:
-        self.names = BoundNames()  # that the session's programs bound
+        self.names = BoundNames()  # names bound by the session's programs
         self._admitted = admitted
         self._context = context
         self._redaction = redaction

@@ -68,7 +68,7 @@ class CellProcess:
         self.init_status = 0  # init's wait status
         self.is_set_up = not self.is_waiting
         self.pending_begin: tuple[dict[str, Any], dict[str, int]] | None = None  # begin request during set-up
-        self.left = {"space_left": 0, "inodes_left": 0}  # as of the last count of its files
+        self.left = {"space_left": 0, "inodes_left": 0}  # at the last count of its files
         self.next_count = 0.0
         self.memory = self.peak_memory = self.tasks = self.peak_tasks = 0
         self.cpu_seconds = self.cpu_before = 0.0

@@ -1,9 +1,9 @@
 """Host folders in a cell: its workspace, covers over parts of a folder, and folders that are shown later.
 
-Covers hide or protect parts of a folder. They are mounted here, where nothing of a cell runs. Each name is opened from
-the folder downwards without following a link, so that nothing in the folder can redirect a mount (CVE-2026-87766 is
-that mistake). A mount covers a file, not a name: a file that another host process later renames to that name is not
-covered (mount_namespaces(7)).
+Covers hide or protect parts of a folder. The supervisor mounts them, in a namespace where no cell runs. Each name is
+opened from the folder downwards without following a link, so that nothing in the folder can redirect a mount
+(CVE-2026-87766 is that mistake). A mount covers a file, not a name: a file that another host process later renames to
+that name is not covered (mount_namespaces(7)).
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def cover_paths(tree: int, folder: dict[str, Any]) -> list[int]:
     return trees
 
 
-# Covers: a mount of the path itself with attributes set and cleared, or None for something that nothing can read.
+# Covers: attributes to set and to clear on a mount of the path itself; None hides the path.
 _PINNED, _READ_ONLY, _WRITABLE, _HIDDEN = (0, 0), (kernel.ATTR_RDONLY, 0), (0, kernel.ATTR_RDONLY), None
 
 
 def _covers(folder: dict[str, Any], pins_all: bool) -> list[tuple[str, tuple[int, int] | None]]:
     """The cover of each path, outer folders first. A folder above a read-only path becomes a mount, so that it cannot
-    be renamed and replaced. ``pins_all``: so do folders above hidden paths, which would be renamed on the host."""
+    be renamed and replaced. ``pins_all``: the same above hidden paths, because a rename would reach the host."""
     covers: dict[str, tuple[int, int] | None] = {}
     hidden, read_only = folder["hidden"], folder["read_only"]
     for path in (*read_only, *(hidden if pins_all else ())):

@@ -1,4 +1,4 @@
-"""Placeholders for secrets: random for each run and session, in the format that clients check before they send one.
+"""Placeholders for secrets: random for each run and session, in a format that passes the checks of clients.
 
 A placeholder keeps the value's length, its kinds of characters, and what is public about its kind of token: the
 issuer's prefix and the separators. All else is random. If fewer than 16 characters can be replaced, it gets longer.

@@ -37,7 +37,7 @@ _PROGRAM = "from _casemate import {0}\n{0}.main()\n"
 
 class ProgramOrder(NamedTuple):
     program: str  # of the guest
-    modules: tuple[str, ...]  # that it needs
+    modules: tuple[str, ...]  # needed by the program
     url: str  # of the page, or the search: for errors and the record
     order: Mapping[str, Any]  # its input
     seconds: float  # its time limit

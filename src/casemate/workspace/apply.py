@@ -71,7 +71,7 @@ def apply(
 
     ``seen``: what earlier calls applied. It is applied again only if it has changed; what was made for entries that are
     gone is removed. ``unless_empty``: top-level folders that are made only if they hold something. ``unlock``: change
-    permission bits in ``upper`` that prevent reading. ``marks``: as of :func:`casemate.workspace.upper.marks_here`;
+    permission bits in ``upper`` that prevent reading. ``marks``: from :func:`casemate.workspace.upper.marks_here`;
     None if ``upper`` was no overlay's. ``rules``: what stays as it is, together with the folders that hold it. Raises
     nothing for the content of either tree, a full disk, or the end of ``seconds``: what could be applied stays, and the
     rest is in ``skipped``.

@@ -143,7 +143,7 @@ class Guard:
         return dict(leads)
 
     def hides(self, folder: Path, path: str) -> bool:
-        """Whether ``path`` beneath ``folder`` (as of :meth:`find`) is hidden by name, or lies in a hidden folder."""
+        """Whether ``path`` beneath ``folder`` (see :meth:`find`) is hidden by name, or lies in a hidden folder."""
         return any(self._is_hidden(f"{folder}/{place}") for place in (*_above(path), path))
 
     def find_seen(self, system: Iterable[str], own: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ MOST_BYTES = 256 * 1024  # of a content that is compared by lines
 _MOST_OF_FILE = 64 * 1024  # characters of one file's diff
 _MOST_OF_ALL = 256 * 1024  # characters of all diffs together
 _SECONDS = 1.0  # cpu time for all diffs: content can be made so that a comparison takes forever
-_MOST_LINES = 1000  # that are compared line by line; longer texts are shown whole, before and after
+_MOST_LINES = 1000  # of a text that is compared line by line; longer texts are shown whole, before and after
 _CONTEXT = 3
 
 

@@ -36,7 +36,7 @@ def run(
     """Serve until stopped. Returns the exit code. ``mounts``: other applications, by the first part of their paths."""
     addresses = _check_addresses(options)
     os.umask(0o077)
-    gc.enable()  # which the command line disables
+    gc.enable()  # the command line disables it
     take_descriptors()
     places = places_of(environ)
     lock = ServiceLock(places)

@@ -151,7 +151,7 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send, head: Headers) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
-        self.port: int = (scope.get("server") or ("", 0))[1] or 0  # that the request came in at; 0 over a Unix socket
+        self.port: int = (scope.get("server") or ("", 0))[1] or 0  # the local port; 0 over a Unix socket
         self.head = head
         self.status = 0
         self.caller = ""

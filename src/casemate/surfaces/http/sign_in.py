@@ -29,7 +29,7 @@ _MARK = "console\0"  # marks a credential made of a cookie and a key; any other 
 @dataclass(frozen=True, slots=True)
 class _Session:
     principal: Principal
-    token: str  # that it was started with; empty for the user
+    token: str  # the token used to sign in; empty for the user
     key: str
     used: float
 

@@ -86,14 +86,14 @@ def picture_of(path: str) -> tuple[int, str] | None:
 
 
 MOST_TEXT = 20_000  # characters of one answer
-OUTPUT = 18_000  # of these, for a program's text; the rest is for casemate's lines
+OUTPUT = 18_000  # characters of a program's text; the rest of `MOST_TEXT` is for casemate's lines
 _BELOW = "all below is {}"
 _OUTPUT = "the program's output"
 _MOST_IMAGE = 1_000_000  # bytes of one picture within an answer
 _MOST_IMAGES = 8
 _MOST_FILES = 20  # named in an answer
 _MOST_REFUSED = 3  # hosts named in an answer
-_LONGEST_REFUSED = 300  # characters about one of them
+_LONGEST_REFUSED = 300  # characters about one host
 _SHOWN_TYPES = ("image/png", "image/jpeg")
 
 

@@ -118,7 +118,7 @@ class Work(ABC):
 
     @abstractmethod
     async def wait(self, seconds: float, seen: frozenset[str]) -> Document:
-        """Its state as of ``runs.wait``: once done, at a question that is not in ``seen``, or after ``seconds``."""
+        """Its state, like ``runs.wait``: once done, at a question that is not in ``seen``, or after ``seconds``."""
 
     @abstractmethod
     async def cancel(self) -> None:
@@ -158,10 +158,10 @@ class Backend(ABC):
 
 @dataclass(slots=True, eq=False)
 class Caller:
-    """A client's agent, and the person at the client, if that one may approve."""
+    """A client's agent, and the person at the client if the person may approve."""
 
     name: str
-    has_person: bool  # that may answer the agent's approval requests
+    has_person: bool  # a person may answer the agent's approval requests
     connect: Callable[..., Awaitable[Invoke]]  # :meth:`Backend.connect` for this name
     session: str | None = None  # handle of the session for tools without a session parameter
     jobs: dict[str, Work] = field(default_factory=dict)

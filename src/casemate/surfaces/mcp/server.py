@@ -106,7 +106,7 @@ def _make_caller(toolset: str, answer_within: float) -> Callable[..., Any]:
 def _without_links(
     answer: types.CallToolResult | types.InputRequiredResult,
 ) -> types.CallToolResult | types.InputRequiredResult:
-    """The answer for a client whose revision would refuse it for its links. The text has a ``read_file`` for each."""
+    """Drop the answer's links, for clients that do not know them. The text has a ``read_file`` for each file."""
     if not isinstance(answer, types.CallToolResult):
         return answer
     known = [block for block in answer.content if not isinstance(block, types.ResourceLink)]
@@ -114,7 +114,7 @@ def _without_links(
 
 
 async def _no_resources(_context: Context, _params: Any) -> types.ListResourcesResult:
-    """No list: answers name the files where they come up."""
+    """Return an empty list: answers name their files."""
     return types.ListResourcesResult(resources=[])
 
 
@@ -138,8 +138,8 @@ async def _read(context: Context, params: types.ReadResourceRequestParams) -> ty
 
 
 async def serve_stdio(server: Server[Callers], early: Early) -> None:
-    """Serve until the client closes standard input. A signal ends the client's runs and sessions, then the process,
-    whose reading thread cannot be woken. ``early`` holds standard input and output."""
+    """Serve until the client closes standard input. A signal ends the client's runs and sessions. Then the
+    process exits at once, because its reading thread cannot be woken. ``early`` holds standard input and output."""
     output = early.open_output()
     incoming_lines = cast("AsyncFile[str]", early.open_input(output.write))
     outgoing_lines = cast("AsyncFile[str]", output)

@@ -93,7 +93,7 @@ class CarriedCell:
         self.is_waiting: bool = request["awaits_order"]  # a ready cell without a program
         self._began = time.monotonic()
         self._reason = ""
-        self._answers = 2 * _ANSWERS  # that its supervisor may still send
+        self._answers = 2 * _ANSWERS  # messages that its supervisor may still send
         self._is_over = self._is_left = False
         self._is_read = False  # the host reads its paused files, which must not change
         self._step_over, self._step_until = 0, 0.0  # the last finished step, and the deadline of the newest step

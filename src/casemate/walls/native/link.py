@@ -193,7 +193,7 @@ class SupervisorLink:
         try:
             seal(way_in, stdin)
         except OSError:
-            os.close(order)  # which ends it
+            os.close(order)  # ends the cell
             raise
         finally:
             os.close(way_in)
