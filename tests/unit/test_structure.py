@@ -39,10 +39,10 @@ BUDGETS = {
     "vault": 877,
     "walls": 5_734,
     "web": 1_138,
-    "workspace+files+artifacts": 4_312,
+    "workspace+files+artifacts": 4_311,
 }
 BOUNDS = {
-    "lines of Python in src": 87_755,
+    "lines of Python in src": 87_754,
     "without docstrings, imports, comments and blanks": 56_912,
     "files": 509,
     "files of 40 lines or fewer": 61,

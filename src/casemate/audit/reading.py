@@ -52,7 +52,7 @@ class AuditEvent:
         time: Unix time.
         run: The execution or session that it is about, or empty.
         detail: Of its row.
-        cursor: Continues after this event.
+        cursor: Pass it to continue after this event.
     """
 
     name: str
@@ -188,8 +188,8 @@ class Audit:
         Each event is read from the record on demand: a slow reader delays no writer and loses nothing.
 
         Args:
-            after: The ``cursor`` of the last event that the caller has; 0 for all on record; None for those after the
-                first step of this stream.
+            after: The ``cursor`` of the last event that the caller has; 0 for all on record; None for events from the
+                start of this stream on.
         """
         if after is not None and (type(after) is not int or after < 0):
             raise InvalidArgument("after", f"{after!r} is not the cursor of an event")
@@ -237,7 +237,7 @@ class Audit:
         checks the hashes, and the signed heads beside the record.
 
         Args:
-            head: The hash of an earlier last row (``verify().head.last``), kept elsewhere, which must still exist.
+            head: The hash of a last row noted earlier (``verify().head.last``). The record must still have it.
             anchor: The text of a copy of the anchors, kept elsewhere, with which the record must agree.
         """
         if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
@@ -311,7 +311,7 @@ class Audit:
     async def prune(
         self, *, max_age: Time | None = None, max_size: Annotated[int, Between(0, 2**62)] | None = None
     ) -> int:
-        """Drop the oldest rows of the whole record, of all namespaces, and return how many. The rest stays provable.
+        """Drop the oldest rows of the whole record, of all namespaces; return how many. The rest can still be verified.
 
         Args:
             max_age: Seconds after which rows are dropped.

@@ -1,4 +1,4 @@
-"""Retention: old rows are dropped, and the rest stays provable.
+"""Retention: old rows are dropped, and the rest can still be verified.
 
 A signed checkpoint replaces the dropped rows: how many there were, and the hash of the last. Rows are dropped only if
 they are intact; otherwise a change would be dropped with them. Rows from the first execution without an outcome on

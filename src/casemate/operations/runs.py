@@ -60,9 +60,9 @@ class Failure:
 class RunState:
     """A run. ``run`` and ``session`` are handles; ``cursor``: how many characters of text there are so far.
 
-    ``execution``: its outcome once it is done; ``outcome``: the status of that; ``error``: why there is none.
+    ``execution``: its outcome once it is done; ``outcome``: the status of the execution; ``error``: why there is none.
     ``approvals``: the requests that it waits for. ``started`` and ``ended``: in seconds since 1970. ``installation``:
-    the folder of the environment whose service ran it, if it was another one.
+    the environment of the service that ran it, if not this one.
     """
 
     run: str
@@ -122,8 +122,8 @@ class RunOperations(Group):
         """Start a program in the background, and return its run.
 
         ``code``: the program. ``language``: the program's language; if left out, the session's, or python. ``session``:
-        the handle of a session whose next step it is; "new" for a new session; left out for a fresh cell. ``wait``:
-        seconds to wait until it is over, or waits for an approval, before this returns.
+        run it as the next step of this session; "new" for a new session; left out for a fresh cell. ``wait``: how long
+        to wait, in seconds, for its end or an approval request.
 
         In an existing session, env, secrets, limits and allowed_domains are those that it was opened with. A step has
         no program_name and no arguments.
@@ -188,7 +188,7 @@ class RunOperations(Group):
         """Wait until a run is over, or waits for an approval, and return its state.
 
         ``run``: its handle. ``seconds``: the longest wait. ``told``: ids of approval requests that the caller knows.
-        Only another request ends the wait.
+        They do not end the wait.
         """
         return await self._wait_for(self._kept.find(run, principal), seconds, told)
 
@@ -238,7 +238,7 @@ class RunOperations(Group):
     async def stream(self, run: Name, *, cursor: Cursor = 0, principal: Principal) -> AsyncGenerator[Document]:
         """Stream the events of a run; the last is ``done``. Leaving the stream does not affect the run.
 
-        ``run``: its handle. ``cursor``: how many events the caller already has, from the last one.
+        ``run``: its handle. ``cursor``: the one of the last event that the caller has; 0 for all.
         """
         kept = self._kept.find(run, principal)
         log = await self._kept.log_of(kept)
@@ -257,7 +257,7 @@ class RunOperations(Group):
 
     @operation(audience=Audience.AGENT, while_draining=True)
     async def cancel(self, run: Name, *, principal: Principal) -> RunState:
-        """End a run, and return its state; a step is interrupted, and its session goes on. Does nothing if it is over.
+        """End a run, and return its state. Does nothing if it is over. A step is interrupted; its session stays open.
 
         ``run``: its handle.
         """

@@ -47,7 +47,7 @@ def export() -> int:
 
 @keys.command
 def rotate() -> int:
-    """Replace the signing key, and print the new id. Earlier signatures stay provable with the old key."""
+    """Replace the signing key, and print the new id. The old key still verifies earlier signatures."""
     sys.stdout.write(f"{own_signer(os.environ).rotate().id}\n")
     return 0
 
