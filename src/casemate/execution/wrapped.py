@@ -110,7 +110,7 @@ async def execute(
             async with open_requester(context, request, None, redaction) as requester:
                 finished = await run(planned, start, requester, begun=begun)
             return record.note_execution(seal(await _collect(finished)))
-        finally:  # also if the command is killed
+        finally:  # even if the command is killed
             if names := await asyncio.to_thread(find_new_names):
                 record.more["new_names"] = [redaction.text(name) if redaction else name for name in names]
 

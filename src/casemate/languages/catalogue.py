@@ -47,8 +47,8 @@ def runtime_for(language: str) -> Runtime:
 
 
 def session_runtime(language: str) -> Runtime:
-    """The runtime of a session in ``language``. Raises :class:`casemate.InvalidArgument`, also for a dialect that only
-    whole programs may use."""
+    """The runtime of a session in ``language``. Raises :class:`casemate.InvalidArgument`, including for a dialect that
+    only whole programs may use."""
     runtime = runtime_for(language)
     if language.lower() in runtime.default_names:
         raise InvalidArgument(

@@ -53,7 +53,7 @@ def parse(text: str | bytes, argument: str = "arguments") -> Any:
     except (ValueError, RecursionError) as error:
         _refuse(argument, f"is not JSON: {error}")
     if "\\u" in plain:
-        canonical(value, argument)  # escapes can make lone surrogates, also in names
+        canonical(value, argument)  # escapes can make lone surrogates, even in names
     return value
 
 

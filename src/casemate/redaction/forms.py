@@ -88,7 +88,7 @@ def _wrap_lines(data: bytes, width: int) -> bytes:
 
 
 def _url(text: str) -> Iterator[bytes]:
-    """Percent-encoding (RFC 3986, section 2.1), also with the ``+`` of HTML forms."""
+    """Percent-encoding (RFC 3986, section 2.1), including the ``+`` of HTML forms."""
     data = text.encode()
     for escape in ("%%%02X", "%%%02x"):
         yield _each(data, _bytes_as(escape))

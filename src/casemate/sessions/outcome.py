@@ -23,7 +23,7 @@ _INTERRUPTED = Cause("cancelled", "It was interrupted.", retryable=True)
 _MOST_NAMES = 10_000  # names reported as lost if the interpreter dies
 
 
-InterpreterState = tuple[Literal["kept", "lost"], tuple[str, ...]]  # as an execution has it, with the names lost
+InterpreterState = tuple[Literal["kept", "lost"], tuple[str, ...]]  # as in an execution, with the names lost
 
 
 class BoundNames:

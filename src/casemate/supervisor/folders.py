@@ -33,7 +33,7 @@ def cover_paths(tree: int, folder: dict[str, Any]) -> list[int]:
 
     Consumes ``tree``. The folder's ``hidden``, ``read_only`` and ``writable`` are paths beneath it; an empty path is
     all of it. Hidden paths cannot be read. Read-only paths cannot be changed, except for ``writable`` ones. None can be
-    moved away. Raises ``OSError``, also if one of them is gone.
+    moved away. Raises ``OSError``, including if one of them is gone.
     """
     place = stage.COVERED if stat.S_ISDIR(os.fstat(tree).st_mode) else stage.COVERED_FILE
     with opened(tree):

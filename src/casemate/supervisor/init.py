@@ -129,7 +129,7 @@ def preparation(*, has_inotify: bool = True) -> bytes:
     calls.call("setresgid", GID, GID, GID)
     calls.call("setresuid", UID, UID, UID)
     calls.call("prctl", kernel.PR_SET_DUMPABLE, 0, 0, 0, 0)
-    calls.call("prctl", kernel.PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)  # at the supervisor's end, also in a zygote's fork
+    calls.call("prctl", kernel.PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)  # at the supervisor's end, even in a zygote's fork
     calls.phase("namespaces")
     calls.call(
         "unshare",

@@ -364,7 +364,7 @@ def drop_bounding_set() -> None:
 
 
 def give_up_rights(ids: Sequence[int] | None) -> None:
-    """Become the user and group ``ids``, if given, and drop every right for good, also across exec."""
+    """Become the user and group ``ids``, if given, and drop every right for good, even across exec."""
     drop_bounding_set()
     if ids is not None:
         os.setgroups([])
@@ -383,7 +383,7 @@ def drop_capabilities() -> None:
 
 
 def keep_capabilities(capabilities: tuple[int, ...], uid: int, gid: int) -> None:
-    """Become another user and keep only ``capabilities``, also across exec (capabilities(7), ambient)."""
+    """Become another user and keep only ``capabilities``, even across exec (capabilities(7), ambient)."""
     for capability in range(_LAST_CAPABILITY):
         if capability not in capabilities and _prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             break

@@ -190,7 +190,7 @@ def userns_with_map(uid_map: str, gid_map: str) -> int:
 
 def open_inside(namespace: int, kind: int, action: Callable[[], list[int]], subject: str) -> list[int]:
     """Run ``action`` in ``namespace`` of ``kind`` (``CLONE_NEW*``) and return the descriptors it opens. A child does
-    it: an ordinary user's supervisor could not return. Raises ``OSError``, also without an answer in time."""
+    it: an ordinary user's supervisor could not return. Raises ``OSError``, including on a timeout."""
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:

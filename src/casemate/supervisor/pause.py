@@ -1,8 +1,8 @@
 """Stops everything in a cell but its init, and accounts for the time it is stopped.
 
-SIGSTOP stops it, which no code can block or handle (signal(7)). SIGCONT cannot be blocked either, and a timer of the
-code may send it (timer_create(2)). The tasks' run times show whether everything stayed stopped: a cell's clock is
-credited only with time in which nothing in it ran.
+It sends SIGSTOP, which no code can block or handle (signal(7)). SIGCONT cannot be blocked either, and a program's timer
+may send it (timer_create(2)). The tasks' run times show whether everything stayed stopped: a cell's clock is credited
+only with time in which nothing in it ran.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from casemate.supervisor import watch
 
 _SIGSTOP, _SIGCONT = 19, 18
 _STOPPED_STATES = b"TtZX"  # task states that execute nothing (proc(5))
-FILES_WITHIN = 0.01  # seconds; the host repeats its request
+FILES_WITHIN = 0.01  # seconds to stop for a read of files; the host retries
 _STOP_WITHIN, _RETRY_AFTER = 0.03, 0.0005  # seconds; meanwhile no other cell's clock is checked
 
 
@@ -35,7 +35,7 @@ class Pause:
         self._credited_until = time.monotonic()
 
     def stop(self, within: float = _STOP_WITHIN) -> bool:
-        """Stop everything, also tasks that woke since, within that many seconds. Returns whether all is stopped."""
+        """Stop everything, including tasks that woke again. Returns whether all is stopped after ``within`` seconds."""
         self.is_complete = self._stop(within)
         self._credited_until = time.monotonic()
         return self.is_complete

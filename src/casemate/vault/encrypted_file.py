@@ -12,10 +12,10 @@ a value has that format: older versions must refuse it, for they would give the 
 The header is associated data of the cipher (NIST SP 800-38D), so it cannot be changed either. Each write has a new
 random nonce and a higher counter.
 
-The counter is also stored with the key. The file is written before it, so a crash in between leaves a vault that is one
-ahead of its key, which is accepted. A vault behind its key is an older copy, and a missing vault with a key that has
-counted was removed: both are refused. Two older copies are not noticed: a vault that is restored together with its key,
-as from a backup of the disk, and after such a crash the copy from before that write.
+The counter is also stored with the key. A write replaces the vault first, then the key. A crash in between leaves a
+vault that is one ahead of its key. Such a vault is accepted. A vault behind its key is an older copy and is refused. So
+is a missing vault if the key's counter is above 0. Two kinds of older copies are accepted: a vault that is restored
+together with its key, and, after such a crash, the vault from before that write.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def head_of(sealed: bytes) -> VaultHead:
 
 
 def unseal(sealed: bytes, key: bytes) -> Contents:
-    """Decrypt a vault's contents. Raises ``Damaged`` if a single bit has changed, or the key is another."""
+    """Decrypt a vault's contents. Raises ``Damaged`` if a single bit has changed, or ``key`` is not its key."""
     from cryptography.exceptions import InvalidTag
 
     line, newline, rest = sealed.partition(b"\n")
@@ -314,7 +314,7 @@ class EncryptedFile:
         return keys, key, sealed
 
     def _keys_of(self, sealed: bytes | None) -> KeyStore:
-        """Return the store of the vault's key; for a missing vault, the one where a key is or would be created."""
+        """Return the store of the vault's key. Without a vault, a key file comes before a working keyring."""
         in_file = KeyFile(key_path(self.path, self._environ))
         if sealed is not None:
             return Keyring(self.path) if self._head(sealed).key == "keyring" else in_file

@@ -35,7 +35,7 @@ def spawn(module: str, name: str, stdin: int, stderr: int, arguments: Sequence[s
             ],
             setsid=True,
             setsigmask=(),
-            setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},  # also those our caller ignores
+            setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},  # even those our caller ignores
         )
     finally:
         os.close(null)

@@ -163,7 +163,7 @@ def _reported_name(path: tuple[bytes, ...], there: os.stat_result) -> str:
 
 @dataclass(slots=True)
 class _Level:
-    """A folder of the caller's that is being written to."""
+    """A folder of the caller that is being written to."""
 
     folder: int
     rules: tuple[str, ...]  # its path as the protected names see it

@@ -58,9 +58,9 @@ def send(payload: bytes) -> bool:
 
 
 def _wait_until_read(*descriptors: int) -> None:
-    """Wait a moment until the host has read these pipes, so that it sees text and displays in order.
+    """Wait briefly until the host has read these pipes, so that it sees text and displays in order.
 
-    Separate pipes have no other order. A host that does not read delays the program by no more than this moment.
+    Nothing else orders separate pipes. A host that does not read delays the program only this long.
     """
     for _ in range(ORDER_TRIES):
         if not any(_has_unread(descriptor) for descriptor in descriptors):
@@ -102,8 +102,8 @@ def _cut_beginning(text: str) -> str:
 
 
 def _stay_interrupted() -> None:
-    """Make Python die by SIGINT again after Ctrl-C ended the program. It forgets that when it next evaluates text,
-    which the imports above did for named tuples."""
+    """Make Python die by SIGINT after Ctrl-C ended the program. Evaluating text clears its flag for that, and this
+    module's imports evaluate text for named tuples."""
 
     def interrupt() -> None:
         raise KeyboardInterrupt

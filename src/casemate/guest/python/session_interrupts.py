@@ -49,7 +49,7 @@ class _Interrupts:
         self.cancel: "Callable[[], None] | None" = None
 
     def install(self) -> None:
-        """Take SIGINT, also back from a step that took it. Main thread only."""
+        """Take SIGINT, even from a step that took it. Main thread only."""
         self.main = get_ident()
         if _get_handler(_SIGINT) != self._handle_signal:
             _set_handler(_SIGINT, self._handle_signal)

@@ -142,7 +142,7 @@ def _size_of(value: object) -> "int | None":
 
 
 def _brief(value: "Any", depth: int) -> str:
-    """Return the repr or its beginning; for other types, a description."""
+    """Return the repr or its beginning. A value of another type gets a description."""
     kind = type(value)
     if kind is int:
         return repr(value) if value.bit_length() < _LARGEST_INT else f"<int of {value.bit_length()} bits>"

@@ -1,7 +1,7 @@
 """Fetches a page, or takes HTML, and converts it to text in a cell. Input and output are one JSON document each.
 
 A hostile page can make parsers overflow, take very long or use all memory; the host learns that from how this process
-ends. Each connection, also for each redirect, goes through the cell's network and its rules.
+ends. Each connection, even for a redirect, goes through the cell's network and its rules.
 """
 
 import codecs

@@ -29,8 +29,8 @@ _COST = 20 * _MIB  # bytes that a waiting process holds, including its init
 _STARTS_WITHIN = 10.0
 # Without it Node 24 aborts when a step that awaits something is stopped. Older versions accept it and do not need it.
 _INTERRUPTIBLE = ("--no-force-async-hooks-checks",)
-# V8 since Node 22 makes 512 MiB of address space writable for each isolate without touching it: for the main thread and
-# four workers.
+# Since Node 22, V8 makes 512 MiB of address space writable for each isolate without touching it. This is enough for the
+# main thread and four workers.
 _RESERVE = 5 * 512 * _MIB
 # Share of a cell's memory. The rest is for the young generation, code, buffers and Node itself.
 _HEAP_SHARE = 0.75
@@ -65,7 +65,7 @@ class NodeRuntime(Runtime):
     extensions = (".js", ".mjs", ".cjs", *_TYPESCRIPT)
     goes_by_endings = True
     default_name = "main.js"
-    default_names = {"typescript": "main.ts", "ts": "main.ts"}  # noqa: RUF012 - as the protocol has it
+    default_names = {"typescript": "main.ts", "ts": "main.ts"}  # noqa: RUF012 - declared in Runtime
     reports = True
     reserve = _RESERVE
 
@@ -90,7 +90,6 @@ class NodeRuntime(Runtime):
         return launch_of(found, program_name, arguments, memory, _INTERRUPTIBLE if session else ())
 
     def ready_start(self, asked: RequestedProgram) -> ReadyStart | str:
-        # These are read before the program waits.
         why = too_special(asked, self.default_name) or read_at_start(asked, _READ_AT_START)
         if why:
             return why
@@ -118,7 +117,7 @@ class NodeRuntime(Runtime):
         return LanguageInstallation(self.language, version=found.version, path=str(found.program), source=source)
 
     def _find(self) -> NodeInterpreter | None:
-        """The previous result if it is unchanged: a search takes longer than starting a cell may."""
+        """The Node that was found before, if it is unchanged. A search is too slow for the start of a cell."""
         path = os.environ.get("PATH", SYSTEM_PATH) if self._path is None else self._path
         if self._known is not None and self._known[1:] == (stamp_of(self._known[0].program), path):
             return self._known[0]
@@ -134,7 +133,7 @@ def launch_of(
     memory: int | None,
     flags: tuple[str, ...] = (),
 ) -> Launch:
-    """How ``found`` starts a program, from its known facts alone. Raises ``RuntimeMissing``."""
+    """How ``found`` starts a program. Raises ``RuntimeMissing``."""
     if program_name.endswith(_TYPESCRIPT) and not found.strips_types:
         raise RuntimeMissing(
             "node",
@@ -169,7 +168,7 @@ def npm_of(program: str) -> Path:
 
 @functools.lru_cache(maxsize=16)
 def _entries(found: NodeInterpreter) -> tuple[Entry, ...]:
-    # Not at the root, where npm would take it for a project that contains every folder.
+    # With this link at the root, npm would take the root for a project that contains every folder.
     packages = Symlink(f"{PROGRAM}/node_modules", NODE_PACKAGES)
     return (*entries_for(_trees(found), found.chain), packages)
 
@@ -188,7 +187,7 @@ def find(packages: Iterable[str], path: str) -> NodeInterpreter | None:
         except OSError:
             continue
         real = chain[-1]
-        # Version managers use a program of another name, or a script, which would look for its home folder.
+        # Skips version managers: programs of another name, or scripts that look for the manager's own folder.
         if real.name not in ("node", "nodejs") or not is_program(real) or unreadable([real]) is not None:
             continue
         version = _version(program, real.stat().st_mtime_ns)

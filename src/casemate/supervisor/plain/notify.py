@@ -388,7 +388,7 @@ class NotifiedCalls:
 
     def _pin(self, call: notified.NotifiedCall, folder: int, path: bytes, flags: int) -> int:
         """A descriptor of ``path`` as the caller sees it from ``folder``, which an empty path means. Raises
-        ``OSError``, also if the file is not in a folder where the cell can write."""
+        ``OSError``, including if the file is not in a folder where the cell can write."""
         flags |= os.O_PATH | os.O_CLOEXEC
         if path.startswith(b"/"):
             place = os.open(_DESCRIPTORS.sub(b"/proc/%d/fd/" % call.pid, path), flags)

@@ -50,7 +50,7 @@ def run(
 
         opened = [f"serving at {places.sockets}"]
 
-        def open_servers(servers: Servers) -> None:  # the Unix socket last: clients that find it must be served
+        def open_servers(servers: Servers) -> None:  # opens the Unix socket last: its clients expect answers
             def application(listener: Listener) -> HttpApplication:
                 return HttpApplication(service, listener, admitted, settings, mounts, console)
 
@@ -85,7 +85,7 @@ def _load() -> None:
     gc.freeze()  # collections skip all that from now on
 
 
-_LONGEST_RUN = 3600.0  # seconds: the default limit of a run's timeout; a run without a timeout has 60
+_LONGEST_RUN = 3600.0  # seconds: the longest timeout that a run may have by default; the default timeout is 60
 
 
 def sandbox_of(environ: Mapping[str, str], namespace: str, **arguments: Any) -> Sandbox:
@@ -105,8 +105,8 @@ MakeApplication = Callable[[Listener], HttpApplication]
 
 
 class Loopback:
-    """A loopback address that is opened when a browser first needs it: browsers cannot use a Unix socket, and without
-    one the service needs no port."""
+    """A loopback address that is opened when a browser first needs it. Browsers cannot use a Unix socket. Until one
+    comes, the service needs no port."""
 
     def __init__(self, options: ServiceSettings, application: MakeApplication, add: Callable[[Server], None]) -> None:
         self._options = replace(options, tls_cert=None, tls_key=None)

@@ -64,7 +64,7 @@ def _diagnose() -> tuple[Diagnosis, int]:
 
 
 def _closed_folders() -> Iterator[str]:
-    """Advice on folders of the user's that the service cannot write in, such as a volume owned by another user."""
+    """Advice on the user's folders that the service cannot write in, such as a volume owned by another user."""
     for kind in ("state", "cache"):
         with contextlib.suppress(CasemateError):
             folder = user_folder(os.environ, kind, "")

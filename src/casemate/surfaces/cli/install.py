@@ -156,8 +156,8 @@ def _ask(question: str, *, yes: bool) -> None:
 
 
 Shell = Literal["bash", "zsh", "fish"]
-# cyclopts leaves this out: its zsh file only defines a function and never calls it, and only its fish file completes
-# file names.
+# The zsh file of cyclopts defines a function but never calls it. Of its files, only the one for fish completes file
+# names.
 _BASH = ("complete -F _casemate casemate", "complete -o bashdefault -o default -F _casemate casemate")
 _ZSH = """
 _casemate_or_files() {

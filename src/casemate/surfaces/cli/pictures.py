@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Protocol = Literal["kitty", "iterm2", "sixel", ""]
 
-_ANSWERS_WITHIN = 3.0  # seconds, also over a slow line; most terminals answer at once
+_ANSWERS_WITHIN = 3.0  # seconds, even over a slow line; most terminals answer at once
 _PIECE = 4096  # characters of a picture in one of Kitty's sequences
 _USUAL_WIDTH = 800  # pixels, if the terminal does not report its width
 _ASK = b"\x1b_Gi=1,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\\x1b[c"  # Kitty's query for pictures, then device attributes

@@ -103,13 +103,13 @@ class Streams:
         await self._streams["stderr"].write_line(error.traceback.rstrip("\n"))
 
     async def end(self) -> None:
-        """Write what was held back of either."""
+        """Write what the streams still hold back."""
         for stream in self._streams.values():
             await stream.end()
 
 
 def is_picture(result: Result) -> bool:
-    """Whether a displayed object is a picture, for which its text only stands in."""
+    """Whether a displayed object is a picture. Its text is then only a substitute."""
     return any(media_type.startswith("image/") or media_type == "application/pdf" for media_type in result)
 
 

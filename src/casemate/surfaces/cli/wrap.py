@@ -1,7 +1,7 @@
 """``casemate wrap``: any command behind a wall, with casemate's standard streams, signals and exit code.
 
 Three threads carry bytes, one for each stream, and buffer one piece at most: a slow reader makes its writer wait, and
-delays no other stream. The end of a stream is passed on in both directions, also when its reader closes it.
+delays no other stream. The end of a stream is passed on in both directions, even when its reader closes it.
 """
 
 from __future__ import annotations

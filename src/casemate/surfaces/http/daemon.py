@@ -29,7 +29,7 @@ _RUNNING_MODE = 0o600
 
 
 class ServiceLock:
-    """Makes this process the service of both folders of ``places`` until :meth:`close`, by flock(2), which also ends
+    """Makes this process the service of both folders of ``places`` until :meth:`close`. Its locks (flock(2)) also end
     with the process. Raises ``Unavailable`` if another process is the service of either."""
 
     def __init__(self, places: Places) -> None:
@@ -116,7 +116,7 @@ _FACTS = ("event", "method", "path", "status", "seconds", "principal", "kind", "
 
 
 class Logbook(logging.Handler):
-    """Writes each record's message and known facts into the folder's log; of an exception, its class and place."""
+    """Writes each record's message and known facts into the folder's log. An exception adds its class and place."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class Servers:
         self._all: list[tuple[Server, asyncio.Task[None]]] = []
 
     def add(self, server: Server) -> None:
-        """Serve at one more."""
+        """Start one more server."""
         self._all.append((server, self._serving.create_task(server.until_ended())))
 
     async def end(self) -> None:

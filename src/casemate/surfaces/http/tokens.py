@@ -73,7 +73,7 @@ class Tokens:
         expires_in: float | None = None,
         secrets_for: Sequence[str] = (),
     ) -> str:
-        """Make a token. Only its hash is kept. Raises ``InvalidArgument``, also for a name that is taken.
+        """Make a token. Only its hash is kept. Raises ``InvalidArgument``, including for a name in use.
 
         ``may_approve``: may answer approval requests; an agent's token only those of its own runs, for surfaces that
         show them to a person. ``may_run_commands``: may run commands outside of walls. ``expires_in``: seconds, None
@@ -97,7 +97,7 @@ class Tokens:
         return text
 
     def list(self) -> list[Token]:
-        """All tokens, the oldest first, also the expired ones."""
+        """All tokens, including expired ones, the oldest first."""
         return sorted(self._read().values(), key=lambda one: one.created)
 
     def remove(self, name: str) -> bool:

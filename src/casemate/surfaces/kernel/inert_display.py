@@ -1,8 +1,8 @@
 """Makes the output of cells harmless in the front end's page.
 
-A page of JupyterLab can do on the host all that its user can: it opens terminals. Front ends run the scripts, HTML and
-widgets of a fresh result. So scripts and widgets are left out here, and HTML is reduced to tables and text that fetch
-nothing from elsewhere.
+A page of JupyterLab can open terminals, so it can do on the host what its user can. Front ends run the scripts, HTML
+and widgets of a fresh result. So scripts and widgets are left out here, and HTML is reduced to tables and text that
+fetch nothing from elsewhere.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Surroundings:
 
     environ: Mapping[str, str]  # the host's variables; a server sees only a few of them
     secrets: SecretStore
-    # Gets each list of tools, also a changed one, in the connections' thread. It must neither block nor raise.
+    # Gets each list of tools, including a changed one, in the connections' thread. It must neither block nor raise.
     on_tools: Callable[[ServerTools], None] = lambda _tools: None
     # Shows a person where to sign in, in a separate thread. It may raise. None opens the user's browser.
     on_sign_in: Callable[[SignInPrompt], None] | None = None

@@ -61,7 +61,7 @@ class LoopWork:
             return
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: _finish(item.end, None))  # also if it was cancelled before it started
+        task.add_done_callback(lambda _: _finish(item.end, None))  # even if it was cancelled before it started
 
     def _discard(self, end: Future[None]) -> None:
         with self._lock:

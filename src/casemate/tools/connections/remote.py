@@ -143,7 +143,7 @@ async def _as_json_rpc(
 
 
 async def _words_of(response: httpx2.Response) -> tuple[int, str, dict[str, Any]]:
-    """The code, message and data of a JSON-RPC error; for other text, its beginning as the message."""
+    """The code, message and data of a JSON-RPC error. The beginning of other text becomes the message."""
     from mcp_types import JSONRPCError, jsonrpc_message_adapter
 
     text = ""

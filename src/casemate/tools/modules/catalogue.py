@@ -80,7 +80,7 @@ class Catalogue:
     """``tools`` in order, with modules ``mcptools.<package>.<module>``, without later ones of the same wire names."""
 
     def __init__(self, tools: Iterable[Tool], servers: Iterable[str] = (), before: Catalogue | None = None) -> None:
-        """``servers``: all of them, also those whose tools are not known yet, so that package names stay the same.
+        """``servers``: all of them, even those whose tools are not known yet, so that package names stay the same.
         ``before``: an earlier catalogue, whose unchanged tools are reused."""
         self._found: dict[str, dict[str, Readable]] = {}  # by package and module
         self.problems: list[tuple[str, Problem]] = []  # why tools are missing, by server

@@ -159,7 +159,7 @@ def unique_names(
 
 
 def module_names(tools: Iterable[str]) -> dict[str, str]:
-    """A unique module for each tool of one server, also on case-insensitive file systems."""
+    """A unique module for each tool of one server, even on case-insensitive file systems."""
     return unique_names(tools, fold=True)
 
 

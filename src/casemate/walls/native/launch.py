@@ -66,7 +66,7 @@ def check_process() -> None:
     """Raise ``Unavailable`` if this process cannot have cells.
 
     With SIGPIPE's default action (signal(7)) a cell could end the process by closing a pipe or a connection; Python
-    ignores SIGPIPE from its start. If casemate was reinstalled while the process runs, cells, also ready ones, see the
+    ignores SIGPIPE from its start. If casemate was reinstalled while the process runs, cells, even ready ones, see the
     old folders, which are empty now.
     """
     if signal.getsignal(signal.SIGPIPE) == signal.SIG_DFL:

@@ -18,7 +18,7 @@ _PACKAGE = __name__.rpartition(".")[0]
 
 
 class ShownText(str):
-    """Text that is shown without quotes, also as a notebook's result."""
+    """Text that is shown without quotes, even as a notebook's result."""
 
     def __repr__(self) -> str:
         return str(self)
