@@ -16,7 +16,7 @@ BUDGETS = {
     "execution": 4_216,
     "guest": 6_203,
     "host": 896,
-    "languages": 2_031,
+    "languages": 2_030,
     "model": 3_069,
     "operations": 3_351,
     "packages": 2_056,
@@ -42,7 +42,7 @@ BUDGETS = {
     "workspace+files+artifacts": 4_311,
 }
 BOUNDS = {
-    "lines of Python in src": 87_754,
+    "lines of Python in src": 87_753,
     "without docstrings, imports, comments and blanks": 56_912,
     "files": 509,
     "files of 40 lines or fewer": 61,
