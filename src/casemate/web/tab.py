@@ -129,23 +129,23 @@ class Tab:
         return await self._pipe.call(method, self._session, **params)
 
     async def _until(self, holds: Callable[[], bool], awaited: str) -> None:
-        self.awaited = awaited
         while self._problem is not None or not holds():
             if self._problem is not None:
                 raise self._problem
+            self.awaited = awaited
             self._changed.clear()
             await self._changed.wait()
 
     async def _take_when_ready(self, loader: str, words: str) -> Rendered:
         """Return the page of ``loader``, or the one that it redirects to; ``words``: the error of an error page."""
-        event = EVENTS[self._visit.wait_until]
+        event, selector = EVENTS[self._visit.wait_until], self._visit.selector
         while True:
             await self._until(lambda: loader in self._loaders and event in self._reached, f"the event {event!r}")
+            self.awaited = "its content" if selector is None else f"an element that matches {selector!r:.100}"
             try:
                 await self._place(words)
                 if await self._fits():
                     return await self._take_now(words)
-                self.awaited = f"an element that matches {self._visit.selector!r:.100}"
             except CdpRefused as error:  # the page has changed meanwhile
                 self.awaited = f"its content ({error})"
             await asyncio.sleep(_LOOK_EVERY)
