@@ -42,7 +42,7 @@ class TcpStream:
             return bool(data)
 
     def watch(self, gone: Callable[[], object], most: int) -> Callable[[], None]:
-        """Call ``gone`` once when the other side has ended or is lost. Returns a function that stops watching. Bytes
+        """Call ``gone`` once, when the other side has ended or is lost. Returns a function that stops watching. Bytes
         that come go into ``ahead``; more than ``most`` end the watching. The caller must not read meanwhile."""
         loop, watched = asyncio.get_running_loop(), self.socket.fileno()
 

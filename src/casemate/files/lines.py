@@ -31,7 +31,7 @@ class LineClient(Protocol):
         """Take the first ``count`` bytes from ``ahead``."""
 
     def watch(self, gone: Callable[[], object], most: int) -> Callable[[], None]:
-        """Call ``gone`` once when the client is gone, and append received bytes to ``ahead``. Watching stops when
+        """Call ``gone`` once, when the client is gone, and append received bytes to ``ahead``. Watching stops when
         ``ahead`` has more than ``most`` bytes, or by the returned function. Do not call ``fill`` before that."""
 
     async def send(self, data: bytes) -> None:

@@ -34,7 +34,7 @@ def label_of(package: InstalledPackage, language: str) -> str:
 def needed_by(
     found: Iterable[InstalledPackage], requested: Iterable[str], language: str, store: PackageStore
 ) -> dict[str, list[str]]:
-    """For each of ``found`` that others of it need: those others. Blocks."""
+    """Map each of ``found`` to the others of ``found`` that need it. Blocks."""
     needs = _python_needs if language == "python" else _node_needs
     labels: dict[str, list[str]] = {}
     for one in found:

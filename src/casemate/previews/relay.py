@@ -1,7 +1,7 @@
 """Serves one client: reads, judges and forwards each request, over its own connection to the server in the cell.
 
-h11 parses each request and response (RFC 9112) and writes it again. So nothing unjudged reaches a cell, and a cell
-cannot answer more than one request. Each end waits for the other, so little is buffered.
+h11 parses each request and response (RFC 9112) and writes it again. So only judged requests reach a cell, and it
+cannot send two responses to one request. Reading waits until the other end takes the data, so little is buffered.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ async def _answer(client: _End, cell: _End, admitted: Admitted) -> bool:
             except (h11.RemoteProtocolError, OSError):
                 event = None
             if isinstance(event, h11.InformationalResponse) and event.status_code not in (100, 101):
-                continue  # Early Hints make a browser connect before it has a policy
+                continue  # Early Hints let a browser connect before it has the Content-Security-Policy
             if isinstance(event, h11.InformationalResponse | h11.Response):
                 if page := answer_for_redirect(event.status_code, event.headers, admitted):
                     await client.say(page)

@@ -172,7 +172,7 @@ def _unpack_of(head: bytes) -> Unpack | None:
 
 
 def _chunks(read: Read, size: int) -> Iterator[int]:
-    """Yield where compressed text may begin in a PNG's chunks, those of its pixels left out."""
+    """Yield where compressed text may begin in a PNG's chunks, except in its pixels."""
     at = len(_PNG)
     while at + 8 <= size:
         length, kind = struct.unpack(">I4s", read(at, 8).ljust(8, b"\0"))

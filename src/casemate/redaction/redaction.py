@@ -29,7 +29,7 @@ Found = tuple[int, int, bytes]  # begin, end and marker
 @dataclass(frozen=True, slots=True)
 class Scan:
     found: list[Found]  # secrets and parts of them, by begin, the longest first
-    upto: int  # where a possible secret begins that the end of the data cuts; else the length of the data
+    upto: int  # start of a possible secret that the end of the data cuts; else the length of the data
     begun: bytes  # its marker
 
 
@@ -127,7 +127,7 @@ class Redaction:
                 yield size - end, size - begin, mirror.markers[number]
 
     def _find_beginnings(self, data: bytes, seen: Matches) -> Iterator[tuple[int, int]]:
-        """Yield where a secret, or a part of one at an ellipsis, begins that may go on after ``data``; and its form."""
+        """Yield the start and form of each secret, or part of one at an ellipsis, that may go on after ``data``."""
         forms, size = self._forms, len(data)
         maybe = _MAYBE_ELLIPSIS.search(data, max(0, size - _CONTEXT))
         end = maybe.start() if maybe else size

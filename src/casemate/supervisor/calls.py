@@ -1,4 +1,4 @@
-"""System calls as data: what a process does to itself while it becomes a cell, decided in advance by the supervisor.
+"""Lists of system calls. The supervisor prepares a list, and a process that becomes a cell makes its calls.
 
 Init must be small and fast. It decides nothing: it makes one call after the other, in machine code (init.c) or, if that
 was not built, with `perform`, which does the same.
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 # Keep in sync with init.c.
 _PHASE, _CALL, _ATTEMPT, _RULE, _FILTER = range(5)
 _VALUE, _BYTES, _REGISTER = range(3)
-_BITS = 2  # bits per argument in the word that gives the kinds of arguments
+_BITS = 2  # bits for the kind of one argument
 _ARGUMENTS = 6
 _WORDS = 4 + _ARGUMENTS
-RESULTS = 64  # first register of results, after those of the message's descriptors
+RESULTS = 64  # first register of results; the message's descriptors have the lower ones
 _ALIGNED = 8
 _LANDLOCK_PATH_BENEATH = 1
 # Loaded now: a zygote's cells cannot import casemate.
@@ -70,7 +70,7 @@ class CallList:
         self._add(_RULE, _NUMBERS["landlock_add_rule"], f"landlock {path}", ruleset, path, rights, rights_of_files)
 
     def install_filter(self) -> None:
-        """Install the seccomp filter that the performing process has."""
+        """Install the seccomp filter, which is not part of the list."""
         self._add(_FILTER, _NUMBERS["seccomp"], "seccomp")
 
     def encode(self) -> bytes:
@@ -103,7 +103,7 @@ class CallList:
 def perform(
     data: bytes, descriptors: Sequence[int] = (), program: bytes = b"", phase: SetupPhase | None = None
 ) -> None:
-    """Make the calls of a list. ``program``: the seccomp filter. Raises ``OSError`` if a call fails that must not."""
+    """Make the calls of a list. ``program``: the seccomp filter. Raises ``OSError``, but not for a failed attempt."""
     (count,) = struct.unpack_from("=q", data)
     end = struct.calcsize("=q") * (1 + count * _WORDS)
     buffer = ctypes.create_string_buffer(data[end:], len(data) - end)

@@ -245,7 +245,7 @@ class Channels:
             self._watch_later(channel)
 
     def write_out(self, channel: CarriedPipe) -> None:
-        """Write as much received data as the descriptor takes, once that of the channels in ``before`` is written."""
+        """Write as much received data as the descriptor takes, after all data of the channels in ``before``."""
         held = any(earlier.unsent for earlier in channel.before)
         try:
             while channel.unsent and not held:

@@ -56,7 +56,7 @@ class WaitingCall:
 
 
 def receive(listener: int) -> bytearray | None:
-    """The next call on ``listener``, or None. Raises ``OSError`` if no process is left that could call."""
+    """The next call on ``listener``, or None. Raises ``OSError`` if no process is left to call."""
     poll = select.poll()
     poll.register(listener, select.POLLIN)
     events = poll.poll(0)

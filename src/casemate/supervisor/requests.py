@@ -44,7 +44,7 @@ class CellRequests:
     def begin_session(self, cell: cells.CellProcess) -> None:
         """Send the host the session's files, as the cell sees them and as stored, and the pipes of two steps."""
         self._send({"op": "session files", "id": cell.id}, [cell.scratch.workspace_fd, cell.scratch.tree_fd])
-        for step in (1, 2):  # each step's end then opens those of the next but one
+        for step in (1, 2):  # the end of each step opens the pipes of step + 2
             self._open_pipes(cell, step)
 
     def keep_files(self, cell: cells.CellProcess) -> None:

@@ -51,7 +51,7 @@ def bundle_of(value: object) -> "dict[str, object]":
 
 
 def clean(bundle: "dict[object, object]") -> "dict[str, object]":
-    """Keep the entries that can be sent: base64 for bytes, anything for JSON types, text for the rest."""
+    """Keep the entries that can be sent: bytes as base64, text and JSON types unchanged, the rest as text."""
     cleaned: "dict[str, object]" = {}
     for media_type, data in bundle.items():
         if not isinstance(media_type, str) or data is None:
@@ -164,7 +164,7 @@ def _flush() -> None:
 
 
 def patched_spec(name: str, path: "Sequence[str] | None", target: object, skip: object) -> "ModuleSpec | None":
-    """Return the other finders' spec of ``name``, with a loader that patches the module once after running it."""
+    """Return the other finders' spec of ``name``, with a loader that patches the module after its first run."""
     spec = _find_spec(name, path, target, skip)
     loader: Any = getattr(spec, "loader", None)
     if loader is None or not hasattr(loader, "exec_module"):

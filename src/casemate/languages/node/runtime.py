@@ -70,7 +70,7 @@ class NodeRuntime(Runtime):
     reserve = _RESERVE
 
     def __init__(self, packages: Iterable[str] | None = None, path: str | None = None) -> None:
-        """Search site-packages folders ``packages`` and program folders ``path``; None: those of this process."""
+        """Search site-packages folders ``packages`` and program folders ``path``; None means this process's folders."""
         self._packages = None if packages is None else tuple(packages)
         self._path = path
         self._known: tuple[NodeInterpreter, tuple[int, int], str] | None = None

@@ -52,7 +52,7 @@ _OPTIONS = {(0, 11): 0, (41, 25): 0, (0, 4): errno.EPERM}
 _AT_FDCWD, _AT_NOFOLLOW, _AT_EMPTY_PATH = -100, 0x100, 0x1000
 _SET_UID, _SET_GID = 0o4000, 0o2000
 _UNCHANGED = 0xFFFFFFFF  # leaves an owner unchanged
-_DESCRIPTORS = re.compile(rb"^/(?:proc/(?:thread-)?self|dev)/fd/")  # those of the caller, not ours
+_DESCRIPTORS = re.compile(rb"^/(?:proc/(?:thread-)?self|dev)/fd/")  # the caller's, not ours
 
 
 class NotifiedCalls:

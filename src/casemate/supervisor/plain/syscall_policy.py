@@ -1,5 +1,5 @@
-"""The system call policy of cells without namespaces: that of `syscall_policy`, less calls that only namespaces make
-harmless, and with some calls answered by the supervisor.
+"""The system call policy of cells without namespaces. It is `syscall_policy` without the calls that only namespaces
+make harmless, and the supervisor answers some calls.
 
 Landlock confines signals and ptrace (ABI 6), and files by path. It does not govern changes of files that are merely
 readable (chmod, utime, chown, setxattr), watching them, or calls on processes by number: with the same user, these

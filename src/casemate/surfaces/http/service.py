@@ -33,7 +33,7 @@ _log = logging.getLogger("casemate.service")
 class Terms:
     drain: float = 10.0  # seconds that running runs have when the service ends
     idle_stop: float | None = None  # seconds without activity after which the service ends; None for never
-    idle_timeout: float | None = 3600.0  # seconds after which an unused session ends that was opened without a bound
+    idle_timeout: float | None = 3600.0  # seconds until an unused session ends, if it was opened without a bound
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ class _KeptStream:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, message: JSONRPCMessage | None) -> str:
-        """Add a message, and return the event's id. No message: an id with nothing to send."""
+        """Add a message, and return the event's id. None takes an id but stores nothing."""
         self.last += 1
         if message is not None:
             self.events.append((self.last, message, size := len(message.model_dump_json())))
@@ -46,7 +46,7 @@ class _KeptStream:
 
 
 class _SessionStreams(EventStore):
-    """The streams of one MCP session: the SDK names them by request numbers, which sessions share."""
+    """The streams of one MCP session. The SDK names them by request numbers, which other sessions also use."""
 
     def __init__(self, sessions: ResumingSessions) -> None:
         self._sessions = sessions
@@ -91,7 +91,7 @@ class ResumingSessions(StreamableHTTPSessionManager):
         """Ignore what the SDK sets."""
 
     def begin(self, own: dict[str, _KeptStream], name: str) -> _KeptStream:
-        """Start a stream with that name among a session's ``own``."""
+        """Start the stream ``name`` of the session with the streams ``own``."""
         stream = _KeptStream(next(self._numbers))
         self._streams[stream] = own, name
         return stream
