@@ -18,8 +18,8 @@ class Change:
     """One file, link or folder that a program changed.
 
     Attributes:
-        path: Relative, with ``/`` between folders; a folder's ends with one. It is escaped if ``refused`` calls the
-            name unsafe.
+        path: Relative, with ``/`` between its parts. The path of a folder ends with ``/``. It is escaped if
+            ``refused`` calls the name unsafe.
         kind: How it differs.
         source: The old path of a renamed file.
         mode_before: Permission bits in the folder; None if it does not exist.
@@ -56,7 +56,7 @@ class Diff(Shown):
     Attributes:
         changes: In order of their paths.
         hash: SHA-256 of what would be applied: names, modes and contents.
-        unlisted: How many more changes are refused, and not in ``changes``, because there are too many.
+        unlisted: How many more changes there are. These are refused: a review shows only so many.
     """
 
     changes: tuple[Change, ...]
