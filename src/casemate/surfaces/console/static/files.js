@@ -60,7 +60,7 @@ export function Files({ session = null, run = null }) {
     ${folder ? html`<p>
       <button type="button" class="plain" onClick=${() => go(folder.split("/").slice(0, -1).join("/"))}>↑ up</button>
       ${" "}${visible(folder)}</p>` : null}
-    <${Table} label="Files" columns=${columns} rows=${rows ?? []} keyOf=${(row) => row.name} empty="No files." />
+    <${Table} label="Files" columns=${columns} rows=${rows} keyOf=${(row) => row.name} empty="No files." />
     ${session ? html`<div class="row"><label>Put files there <input type="file" multiple onChange=${put} /></label>
       <button type="button" class="plain" onClick=${again}>Look again</button></div>` : null}
     ${looked ? html`<${Look} name=${looked.name} load=${load(looked)} onClose=${() => look(null)} />` : null}`;

@@ -135,7 +135,7 @@ export function Do({ onClick, children, ...rest }) {
 
 /** A table. `columns` is `[[title, (row) => content], ...]`; `href(row)` is a row's link. */
 export function Table({ columns, rows, empty, label, keyOf = (row, index) => index, href = null, mark = () => "" }) {
-  if (!rows.length) return html`<p class="empty">${empty}</p>`;
+  if (!rows?.length) return html`<p class="empty">${rows ? empty : "Not known yet."}</p>`;
   const first = (row, shown) => (href ? html`<a href=${href(row)}>${shown}</a>` : shown);
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table>
     <thead><tr>${columns.map(([title]) => html`<th scope="col">${title}</th>`)}</tr></thead>

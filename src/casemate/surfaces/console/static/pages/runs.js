@@ -106,7 +106,7 @@ function All() {
   const [found, error, again] = useAsked(load, []);
   const [dialog, show] = useState(null);
   useNews(again);
-  const [runs, sessions] = found ?? [[], []];
+  const [runs, sessions] = found ?? [];
   return html`<div class="row"><button type="button" class="main" onClick=${() => show("run")}>Start a run…</button>
       <button type="button" onClick=${() => show("session")}>Open a session…</button></div>
     <${Failed} error=${error} />
@@ -114,7 +114,7 @@ function All() {
     <${Table} label="Sessions" columns=${SESSION_COLUMNS} rows=${sessions} keyOf=${(one) => one.session}
       href=${(one) => `#/runs/session/${one.session}`} empty="No session is open." />
     <h2>Runs</h2>
-    <${Table} label="Runs" columns=${RUN_COLUMNS} rows=${[...runs].reverse()} keyOf=${(run) => run.run} href=${link}
+    <${Table} label="Runs" columns=${RUN_COLUMNS} rows=${runs && [...runs].reverse()} keyOf=${(run) => run.run} href=${link}
       empty="Nothing has run yet." />
     ${dialog === "run" ? html`<${Start} onClose=${() => show(null)} />` : null}
     ${dialog === "session" ? html`<${Open} onClose=${() => show(null)} />` : null}`;

@@ -26,7 +26,7 @@ function Variables({ session, version }) {
     ["Value", (one) => html`<code>${brief(one.repr, 60)}</code>`],
   ];
   return html`<h2>Variables</h2><${Failed} error=${error} />
-    <${Table} label="Variables" columns=${columns} rows=${rows ?? []} keyOf=${(one) => one.name} empty="None yet." />
+    <${Table} label="Variables" columns=${columns} rows=${rows} keyOf=${(one) => one.name} empty="None yet." />
     ${looked ? html`<${Value} session=${session} name=${looked} onClose=${() => look(null)} />` : null}`;
 }
 
@@ -76,7 +76,8 @@ function Review({ session, isBusy }) {
   const [found, error, again] = useAsked(() => (isBusy ? Promise.resolve() : call("sessions.diff", { session })), [session]);
   const [outcome, tell] = useState("");
   const isHeld = useHeld(found?.hash);
-  if (error?.kind === "invalid" || !found?.changes.length) return outcome && html`<p role="status">${outcome}</p>`;
+  if (error && error.kind !== "invalid") return html`<${Failed} error=${error} />`;
+  if (error || !found?.changes.length) return outcome && html`<p role="status">${outcome}</p>`;
   const apply = async () => {
     const isThis = ({ kind, session: of, arguments: given }) => kind === "files" && of === session && given.sha256 === found.hash;
     const stop = waiting.watch((requests) => {
