@@ -75,7 +75,7 @@ def test_va_06_the_program_sees_the_value_itself_and_can_give_it_away_as_documen
     execution = sandbox.run(REVERSED[language], language=language, secrets=[NAME])
     assert execution.stdout == f"{len(S)} {S[::-1]}\n"
     told = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "secrets.md").read_text()
-    assert "Code that wants to give one away can: reversed, letter by letter, in rot13, compressed" in told
+    assert "Code can still give one away on purpose. It can reverse a secret" in told
 
 
 def test_va_01_a_printed_secret_is_in_nothing_that_comes_out(sandbox: sync.Sandbox, language: str) -> None:
