@@ -39,11 +39,11 @@ BUDGETS = {
     "vault": 877,
     "walls": 5_734,
     "web": 1_138,
-    "workspace+files+artifacts": 4_311,
+    "workspace+files+artifacts": 4_316,
 }
 BOUNDS = {
-    "lines of Python in src": 87_753,
-    "without docstrings, imports, comments and blanks": 56_912,
+    "lines of Python in src": 87_758,
+    "without docstrings, imports, comments and blanks": 56_915,
     "files": 509,
     "files of 40 lines or fewer": 61,
     "functions whose name is a participle or an adverb": 0,

@@ -34,6 +34,7 @@ class Heads:
         self._left = MOST
         self._is_content = False
         self.kind = b""  # type of the header that the next read belongs to
+        self.is_heard = False  # whether tarfile reads headers by the method that is replaced
         self._of_all: Records = {}
         self._of_one: Records = {}
         self.seek, self.tell = file.seek, file.tell
@@ -66,6 +67,8 @@ class Heads:
 
     def complete(self, member: tarfile.TarInfo) -> None:
         """Set the name, time and sparse type of ``member`` from its records. An invalid time is ignored."""
+        if not self.is_heard:
+            raise tarfile.ReadError("this version of Python reads archives in a way that casemate does not know")
         records = self._of_all | self._of_one
         name = records.get(_SPARSE_NAME, records.get(_PATH))
         if name is not None:
@@ -78,19 +81,21 @@ class Heads:
 
 
 def _member_class(heads: Heads) -> type[tarfile.TarInfo]:
-    class ArchiveMember(tarfile.TarInfo):
-        @classmethod
-        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> ArchiveMember:
-            try:
-                info = super().frombuf(buf, encoding, errors)
-            except tarfile.HeaderError as error:
-                if any(buf):
-                    raise tarfile.ReadError(str(error)) from None  # tarfile would take it for the archive's end
-                raise
-            heads.kind = info.type
-            return info
+    # Since its fix of CVE-2025-13462, tarfile reads headers by `_frombuf` alone.
+    name = "_frombuf" if hasattr(tarfile.TarInfo, "_frombuf") else "frombuf"
+    parse = getattr(tarfile.TarInfo, name).__func__
 
-    return ArchiveMember
+    def hear(cls: type[tarfile.TarInfo], /, buf: bytes, *arguments: str, **options: bool) -> tarfile.TarInfo:
+        try:
+            info: tarfile.TarInfo = parse(cls, buf, *arguments, **options)
+        except tarfile.HeaderError as error:
+            if any(buf):
+                raise tarfile.ReadError(str(error)) from None  # tarfile would take it for the archive's end
+            raise
+        heads.kind, heads.is_heard = info.type, True
+        return info
+
+    return type("ArchiveMember", (tarfile.TarInfo,), {name: classmethod(hear)})
 
 
 def _records(data: bytes) -> Records:
