@@ -54,7 +54,7 @@ THEIRS_ALONE = ("wrap", "unit/audit", "unit/workspace")
 DEBIAN = {
     "cc": "gcc libc6-dev", "bwrap": "bubblewrap", "node": "nodejs", "npm": "npm", "curl": "curl", "git": "git",
     "ip": "iproute2", "ssh": "openssh-client", "wget": "wget", "chromium-headless-shell": "chromium-headless-shell",
-    "certutil": "libnss3-tools",
+    "certutil": "libnss3-tools", "make": "make",
 }  # fmt: skip
 # Only for --all: programs that build and run the image, which takes minutes.
 ENGINES = {"dockerd": "docker.io", "debootstrap": "debootstrap", "podman": "podman", "runsc": "runsc"}
