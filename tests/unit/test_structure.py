@@ -43,14 +43,14 @@ BUDGETS = {
 }
 BOUNDS = {
     "lines of Python in src": 87_758,
-    "without docstrings, imports, comments and blanks": 56_915,
+    "without docstrings, imports, comments and blanks": 56_917,
     "files": 509,
     "files of 40 lines or fewer": 61,
     "functions whose name is a participle or an adverb": 0,
     "class names in more than one file": 31,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 9,
-    "lines of tests": 85_639,
+    "lines of tests": 85_648,
 }
 # Classes with much the same fields, and why there are two.
 ALIKE = {

@@ -94,8 +94,9 @@ class Wrapping:
         self._guard = bound._replace(seen=tuple(path for path in paths if not is_pattern(path))).guard(is_wrapped=True)
         self._context = replace(self._context, folder=Folder(self.folder, self.mode, guard=self._guard))
         self._named = paths
-        self._found, self._watched = GuardedPaths(), Watched()
+        self._found = GuardedPaths()
         self._held: Secrets | None = None
+        self._watched = Watched()
 
     def warm_up(self) -> None:
         """Start the supervisor without waiting for it. Raises ``Unavailable``."""
@@ -176,8 +177,7 @@ class Wrapping:
         return made, wrapped.admit_wrapped(made, self._context, self._longest)
 
     def _shown_folders(self, needed: tuple[Path, ...]) -> Iterator[Shown]:
-        """What the command sees of the host outside its folder, each at its own path. Parts of the user's home folder
-        are in the cell's home folder, too."""
+        """Host paths outside its folder that the command sees. Parts of the user's home are in the cell's home, too."""
         outer = Path(os.path.realpath(self._policy.workspace or self.folder))
         named = (path for path in self._named if not is_inside(Path(os.path.realpath(path)), outer))
         wanted = [*self._copied, *needed, *(_readable(path, "read") for path in named)]

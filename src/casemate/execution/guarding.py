@@ -63,8 +63,7 @@ def note_of(hidden: tuple[str, ...]) -> str:
 
 
 class Watch:
-    """Ends a cell with a direct workspace when a hidden file is replaced: the new file would not be hidden. (An overlay
-    hides it.) For one event loop."""
+    """Ends a cell with a direct workspace when a hidden file is replaced: the new file would not be hidden."""
 
     def __init__(self, workspace: Workspace) -> None:
         """Make it before the cell, so that changes during the start are noticed."""

@@ -125,7 +125,8 @@ class LookedUp:
             return ""
         if self.context.hosts is None:
             return "this sandbox has no network, so no index is asked"
-        if not (asked := [name for name in self.wanted if self.requester.is_code and self._judge(name) == "ask"]):
+        asked = [name for name in self.wanted if self.requester.is_code and self._judge(name) == "ask"]
+        if not asked:
             return ""
         verdict = await asyncio.wrap_future(self.requester.decide(self._question(asked)))
         return "" if verdict.allow else verdict.reason or "it was asked for and not approved"

@@ -34,7 +34,7 @@ class Heads:
         self._left = MOST
         self._is_content = False
         self.kind = b""  # type of the header that the next read belongs to
-        self.is_heard = False  # whether tarfile reads headers by the method that is replaced
+        self.sees_headers = False  # whether tarfile calls the method that `member` replaces
         self._of_all: Records = {}
         self._of_one: Records = {}
         self.seek, self.tell = file.seek, file.tell
@@ -67,7 +67,7 @@ class Heads:
 
     def complete(self, member: tarfile.TarInfo) -> None:
         """Set the name, time and sparse type of ``member`` from its records. An invalid time is ignored."""
-        if not self.is_heard:
+        if not self.sees_headers:
             raise tarfile.ReadError("this version of Python reads archives in a way that casemate does not know")
         records = self._of_all | self._of_one
         name = records.get(_SPARSE_NAME, records.get(_PATH))
@@ -85,17 +85,17 @@ def _member_class(heads: Heads) -> type[tarfile.TarInfo]:
     name = "_frombuf" if hasattr(tarfile.TarInfo, "_frombuf") else "frombuf"
     parse = getattr(tarfile.TarInfo, name).__func__
 
-    def hear(cls: type[tarfile.TarInfo], /, buf: bytes, *arguments: str, **options: bool) -> tarfile.TarInfo:
+    def note_header(cls: type[tarfile.TarInfo], /, buf: bytes, *arguments: str, **options: bool) -> tarfile.TarInfo:
         try:
             info: tarfile.TarInfo = parse(cls, buf, *arguments, **options)
         except tarfile.HeaderError as error:
             if any(buf):
                 raise tarfile.ReadError(str(error)) from None  # tarfile would take it for the archive's end
             raise
-        heads.kind, heads.is_heard = info.type, True
+        heads.kind, heads.sees_headers = info.type, True
         return info
 
-    return type("ArchiveMember", (tarfile.TarInfo,), {name: classmethod(hear)})
+    return type("ArchiveMember", (tarfile.TarInfo,), {name: classmethod(note_header)})
 
 
 def _records(data: bytes) -> Records:

@@ -104,8 +104,7 @@ async def _rest(client: LineClient, most: int, share: LineShare | None) -> bytes
 
 
 def read_object(line: bytes) -> dict[str, Any]:
-    """The object in a line. Raises ``InvalidArgument`` for other JSON, for invalid JSON, and like
-    :func:`casemate.policy.canonical.parse`."""
+    """The object in a line. Raises ``InvalidArgument`` for all else, like :func:`casemate.policy.canonical.parse`."""
     value = parse(line, "request")
     if not isinstance(value, dict):
         raise InvalidArgument("request", "is not a JSON object")

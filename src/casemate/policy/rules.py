@@ -404,7 +404,7 @@ class Rulebook:
 
 
 def rule_from(decision: Decision, question: Question, now: float, by: str = "answer") -> Rule | None:
-    """Return the rule for an answer: exactly this question, there, in that session or run. None for "once"."""
+    """Return the rule for an answer: exactly this question, in its namespace, session or run. None for "once"."""
     if decision.scope == "once":
         return None
     whole_session = decision.scope == "session" and question.session is not None

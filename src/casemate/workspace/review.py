@@ -44,7 +44,8 @@ class Review(Baseline):
         return looker
 
     def write(self, upper: int, folder: int, chosen: Sequence[FoundChange], *, is_all: bool = True) -> Applied:
-        """Apply exactly ``chosen``, as :meth:`look` found it, or nothing. Raises for no content and no full disk."""
+        """Apply exactly ``chosen``, as found by :meth:`look`, or nothing. Raises nothing for the content of either tree
+        or a full disk."""
         wanted = {path: token for one in chosen for path, token in one.tokens.items()}
         name = f".casemate-{os.urandom(8).hex()}"
         try:

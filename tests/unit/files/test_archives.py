@@ -253,6 +253,15 @@ def test_a_member_with_too_long_a_path_is_left_out_and_the_rest_comes_out(tmp_pa
     assert tree(tmp_path / "out") == {"after": b"x"}
 
 
+def test_archives_are_refused_where_tarfile_reads_heads_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = tarfile.TarInfo.fromtarfile
+    monkeypatch.setattr(tarfile.TarInfo, "fromtarfile", classmethod(lambda _cls, archive: read(archive)))
+    with pytest.raises(InvalidArgument, match="this version of Python"):
+        unpacked(archive_of(member("one", b"1")), tmp_path / "target")
+
+
 @pytest.mark.parametrize("spoil", [lambda head: b"x" + head[1:], lambda _: b"j" * 512, lambda head: head[:100]])
 def test_a_head_that_is_damaged_or_cut_is_not_taken_for_the_end_of_the_archive(
     tmp_path: Path, spoil: Callable[[bytes], bytes]

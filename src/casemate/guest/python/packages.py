@@ -1,4 +1,4 @@
-"""Makes packages installed later importable: after casemate's modules, before those of the environment."""
+"""Makes packages installed later importable: after the stdlib and casemate's, before the environment's."""
 
 import importlib
 import os

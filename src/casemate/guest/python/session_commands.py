@@ -262,7 +262,7 @@ def _wait_for(process: "Any", writers: "Writers") -> int:
 
 
 def _copy_output(process: "Any", writers: "Writers", to_their_end: bool = False) -> "Writers":
-    """Copy until the command, or with ``to_their_end`` each pipe, has ended. Returns the pipes that are still held."""
+    """Copy until the command, or with ``to_their_end`` each pipe, has ended. Returns pipes that others still hold."""
     waiter = select.poll()
     for descriptor in writers:
         waiter.register(descriptor, select.POLLIN)

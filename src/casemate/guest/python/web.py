@@ -67,7 +67,7 @@ def main() -> None:
 
 
 class Connections:
-    """HTTP requests. A connection to the same server is reused, because a new one may need approval."""
+    """HTTP requests in turn. Reuses the connection to the same server, because a new one may need approval."""
 
     def __init__(self) -> None:
         self._connection: "http.client.HTTPConnection | None" = None

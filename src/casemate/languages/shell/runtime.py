@@ -111,6 +111,6 @@ def _look_at(shell: Path) -> tuple[str, tuple[Entry, ...]]:
 
 @functools.lru_cache(maxsize=8)
 def _facts_of(shell: Path, stamp: tuple[int, int]) -> tuple[str, tuple[Entry, ...]]:  # noqa: ARG001 - part of the key
-    """Read the version from the program file, which is faster than to start it. Empty if it is not there."""
+    """Read the version from the program file, which is faster than to start it. Empty if the file has none."""
     match = re.search(rb"version (\d+\.\d+\.\d+)", shell.read_bytes())
     return match[1].decode() if match else "", entries_for([shell], hops(shell))

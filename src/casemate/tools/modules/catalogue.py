@@ -77,7 +77,7 @@ MOST_FOUND = 20
 
 
 class Catalogue:
-    """``tools`` in order, with modules ``mcptools.<package>.<module>``, without later ones of the same wire names."""
+    """``tools`` in order, with modules ``mcptools.<package>.<module>``. The first of equal names on the wire counts."""
 
     def __init__(self, tools: Iterable[Tool], servers: Iterable[str] = (), before: Catalogue | None = None) -> None:
         """``servers``: all of them, even those whose tools are not known yet, so that package names stay the same.
