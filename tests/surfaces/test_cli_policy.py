@@ -63,6 +63,16 @@ def test_show_gives_the_same_as_json(cli: Cli) -> None:
     assert document["defaults"]["package"] == {"effect": "deny", "where": "p.yaml:12"}
 
 
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
+def test_show_prints_no_password_of_an_address(cli: Cli, form: tuple[str, ...]) -> None:
+    places = 'audit_anchors: ["https://a.test/?k=hunter2", "| x hunter2"]'
+    text = f'package_indexes: ["https://u:hunter2@pypi.test/"]\n{places}\n'
+    done = cli("policy", "show", *form, "--file", cli.program(text, "p.yaml"))
+    assert done.code == 0
+    assert b"hunter2" not in done.stdout
+    assert b"https://***@pypi.test/" in done.stdout
+
+
 def test_without_a_file_the_variable_names_it_or_what_is_built_in_is_shown(cli: Cli) -> None:
     assert b"listed   built in" in cli("policy", "show").stdout
     cli = replace(cli, env={**cli.env, "CASEMATE_POLICY": cli.program(POLICY, "p.yaml")})

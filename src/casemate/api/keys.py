@@ -195,7 +195,6 @@ CONFIG = "CASEMATE_CONFIG"  # names the file
 
 
 _FLAGS = {**dict.fromkeys(("1", "true", "yes", "on"), True), **dict.fromkeys(("0", "false", "no", "off"), False)}
-WITH_PASSWORDS = "package_indexes"
 
 
 def from_text(key: Key, text: str) -> Any:

@@ -266,6 +266,7 @@ class AuditLog:
             if self._database is not None:
                 with contextlib.suppress(RecordUnavailable):
                     self._settle(is_last=True)
+                    self.fold()  # a row about a place that refused the last anchor
                 self._database.close()
                 self._journal.remove()
             self._database = None

@@ -108,6 +108,16 @@ def test_a_place_that_does_not_take_it_is_on_record_once_and_stops_nothing(tmp_p
     log.close()
 
 
+def test_a_place_that_fails_only_at_the_end_is_on_record(tmp_path: Path) -> None:
+    log = opened_log(tmp_path / "audit.db", "|false")
+    log.append("crossing", "one", "default", {})
+    log.close()
+    again = AuditLog(tmp_path / "audit.db", signer=Signer(tmp_path / "signing"))
+    assert [row.kind for row in again.tail(99)] == ["crossing", "anchor"]
+    assert again.verify().ok
+    again.close()
+
+
 def test_what_is_secret_in_the_name_of_a_place_is_not_on_record(
     tmp_path: Path, authority: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,7 +159,7 @@ def _policy_lines(found: Policy) -> Iterator[str]:
 
 def _settings(found: Policy) -> Iterator[tuple[str, Any, str]]:
     named = {setting.name for setting in found.settings}
-    yield from ((setting.name, setting.value, setting.where) for setting in found.settings)
+    yield from ((one.name, without_secrets(one.name, one.value), one.where) for one in found.settings)
     if "network" not in named:
         yield "network", "listed", _BUILT_IN
     limits = Limits()
