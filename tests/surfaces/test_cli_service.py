@@ -490,6 +490,7 @@ def test_a_host_that_nobody_allows_is_refused_with_a_code_of_its_own(served: Cli
         (("sessions", "open", "a", "b"), "too many arguments: b\nTry: casemate sessions open --help"),
         (("sessions", "opn"), "sessions has no command 'opn'; did you mean 'open'?\nCommands: open, close, "),
         (("approvals", "nosuch"), "approvals has no command 'nosuch'\nCommands: "),
+        (("exec", "--bogus", "1"), "SESSION: --bogus is not an option of exec\n"),
         (("exec", "-", "--bogus=1"), "CODE: --bogus=1 is not an option of exec\n"),
         (("logs", "nosuch"), "RUN: there is no run 'nosuch'"),
         (("approvals", "approve"), "REQUEST: name one or more"),

@@ -168,6 +168,7 @@ def execute(
     """
     from casemate.surfaces.cli.inputs import sent_options  # not needed by the other commands
 
+    _check_no_option("SESSION", session)
     sent: dict[str, Any] = {}
 
     async def start_run(remote: RemoteOperations) -> int:
@@ -347,12 +348,16 @@ def _outcome(state: dict[str, Any], service: ServiceOptions) -> int:
 _OPTIONS = "casemate exec --help lists the options. A program that begins like one can come from --file or stdin."
 
 
+def _check_no_option(name: str, value: str) -> None:
+    if re.fullmatch(r"--[a-z][a-z-]*(=\S*)?", value):
+        raise InvalidArgument(name, f"{value} is not an option of exec", remediation=_OPTIONS)
+
+
 def _program(code: str | None, file: str | None) -> str:
     if file is not None and code is not None:
         raise InvalidArgument("CODE", "is given twice: as CODE and as --file")
     if file is None and code is not None and code != "-":
-        if re.fullmatch(r"--[a-z][a-z-]*(=\S*)?", code):
-            raise InvalidArgument("CODE", f"{code} is not an option of exec", remediation=_OPTIONS)
+        _check_no_option("CODE", code)
         return code
     if file is None and code is None and sys.stdin.isatty():
         raise InvalidArgument("CODE", "give a program, --file FILE, or - for standard input")
