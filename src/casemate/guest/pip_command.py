@@ -107,7 +107,7 @@ def _read(arguments: "list[str]") -> "tuple[list[str], bool, bool]":
             raise Unknown(f"{option} is not supported here: packages come from the operator's index, as wheels")
     without = [name for name in names if " --hash=" not in name] if need_hashes else []
     if without:
-        raise Unknown(f"{without[0]} has no hash, and {_HASHES} wants one of each")
+        raise Unknown(f"{without[0]} has no hash, and {_HASHES} needs one for each requirement")
     return names, upgrade, quiet
 
 

@@ -84,7 +84,7 @@ class CommandRunner:
                     theirs.append(write)
                 self._send(command, [*theirs, of_init.fileno()])
             except OSError as error:
-                raise Unavailable(f"no command of the host can be begun now: {error.strerror}") from None
+                raise Unavailable(f"the host cannot start a command now: {error.strerror}") from None
             finally:
                 of_init.close()
                 for fd in theirs:

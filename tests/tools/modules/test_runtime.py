@@ -174,7 +174,7 @@ def test_values_are_sent_as_pydantic_writes_them(mcptools: Any) -> None:
 def test_a_value_that_holds_itself_is_a_clear_error(mcptools: Any, peer: Peer, kind: type) -> None:
     value: Any = kind()
     value.update(again=value) if kind is dict else value.append(value)
-    with pytest.raises(mcptools.InvalidArguments, match="holds itself"):
+    with pytest.raises(mcptools.InvalidArguments, match="contains itself"):
         tool("echo").run(c=value)
     assert peer.calls == []
 

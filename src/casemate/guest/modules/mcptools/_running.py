@@ -36,7 +36,7 @@ class Tool:
         try:
             arguments = plain(params)
         except RecursionError:
-            raise InvalidArguments("the arguments cannot be sent as JSON: one of them holds itself") from None
+            raise InvalidArguments("the arguments cannot be sent as JSON: one of them contains itself") from None
         request = {"do": "call", "server": self._server, "tool": self._name, "arguments": arguments}
         line = line_of_program()
         return {**request, "line": line} if line else request
