@@ -100,7 +100,7 @@ def test_an_operation_that_is_misspelt_is_not_there_and_the_nearest_is_told(
         (b'{"code": 1, "limits": {"memroy": 1}}', "limits", "takes no 'memroy'; did you mean memory?", "cpu_time, "),
         (b'{"code": "1", "files": {"a": {"base64": "?"}}}', "files", "is not base64", "RFC 4648"),
         (b'{"code": "1", "files": {"a": {"handle": "x"}}}', "handle", "there is no upload 'x'", "Upload the file"),
-        (b'{"code": "1", "session": "new", "stdin": "", "wait": -1}', "wait", "greater", "Seconds to wait"),
+        (b'{"code": "1", "session": "new", "stdin": "", "wait": -1}', "wait", "greater", "How long to wait"),
         (b"[]", "body", "must be a JSON object", "JSON object"),
         (b"nothing", "body", "is not JSON", "JSON object"),
         ('{"code": "1"}'.encode("utf-16"), "body", "is not JSON: 'utf-8'", "in UTF-8"),

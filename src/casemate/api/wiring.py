@@ -440,11 +440,11 @@ class SandboxParts:
         self._closed = True
         forget_at_exit(self)
         SANDBOXES.discard(self)
-        kind = SandboxParts
+        kind: Any = SandboxParts  # a part, found in its class, is its cached property
         blocking = self._made(kind.artifacts, kind.packages, kind.approvals, kind.tools, kind.host)
         started, later = self._made(kind._background), self._made(kind._previews, kind.web, kind.sessions)
         for unusable in (kind.egress, kind.host, kind.web):  # their next use raises
-            vars(self).pop(unusable.attrname or "", None)
+            vars(self).pop(unusable.attrname, None)
         async with contextlib.AsyncExitStack() as closing:  # in reverse, each even if another one fails
             closing.callback(self._log.close)
             for part in (*blocking, self._context.sandbox_network):
@@ -452,7 +452,7 @@ class SandboxParts:
             for part in (*started, self._wall, *later):
                 closing.push_async_callback(part.close)
 
-    def _made(self, *parts: cached_property[Any]) -> list[Any]:
+    def _made(self, *parts: Any) -> list[Any]:
         """Those of ``parts`` that exist."""
         return [vars(self)[part.attrname] for part in parts if part.attrname in vars(self)]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +15,8 @@ from tests.tools.connections.authorization import DEVICE, Guarded
 from tests.tools.connections.conftest import SECONDS, Made, Secrets, said
 from tests.tools.connections.web import serving
 
-from casemate.errors import InvalidArgument, ToolUnavailable, Unavailable
+from casemate.errors import CasemateError, InvalidArgument, ToolUnavailable, Unavailable
+from casemate.tools.connections.browser import show_sign_in
 from casemate.tools.connections.context import SignInPrompt
 from casemate.tools.connections.oauth import secret_name
 
@@ -120,6 +123,24 @@ def test_a_user_signs_in_on_another_device(connections: Made, guarded: Guarded) 
     servers.close()
 
 
+def test_the_address_and_the_code_are_shown_at_the_terminal_and_nowhere_else(
+    connections: Made, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen, terminal = os.openpty()
+    servers = connections()
+    servers.add("own", {"url": f"{guarded.url}/mcp", "auth": {"type": "device"}})
+    with os.fdopen(screen, "rb", 0) as screen_file, os.fdopen(terminal, "w") as terminal_file:
+        with monkeypatch.context() as patch, open(os.devnull, "w") as nowhere:
+            patch.setattr(sys, "stderr", nowhere)
+            with pytest.raises(CasemateError, match="casemate tools search") as failure:
+                servers.tools("own").result(SECONDS)
+        assert "WDJB" not in str(failure.value)
+        monkeypatch.setattr(sys, "stderr", terminal_file)
+        assert said(servers, "echo") == "{}"
+        assert f"open {guarded.url}/enter, and enter the code WDJB-MJHT\r\n" in screen_file.read(4096).decode()
+    servers.close()
+
+
 def credentials(guarded: Guarded, **more: str) -> dict[str, Any]:
     auth = {"type": "client_credentials", "client_id": "robot", "client_secret": "${ROBOT}", "issuer": guarded.url}
     return {"url": f"{guarded.url}/mcp", "auth": {**auth, **more}}
@@ -191,7 +212,5 @@ def test_a_port_to_come_back_to_that_is_taken_is_named(connections: Made, guarde
     "url", ["javascript:alert(1)", "file:///etc/passwd", "https://user:pass@host.test/", "http:///x"]
 )
 def test_only_pages_are_opened_in_a_browser(url: str) -> None:
-    from casemate.tools.connections.browser import open_browser
-
     with pytest.raises(InvalidArgument):
-        open_browser(SignInPrompt("own", url))
+        show_sign_in(SignInPrompt("own", url))

@@ -1,10 +1,11 @@
-"""Sign-in with the user's browser: opens the page, and listens on the loopback for the redirect (RFC 8252, 7.3)."""
+"""Sign-in by a person: shows the page, and listens on the loopback for the browser's redirect (RFC 8252, 7.3)."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import socket
+import sys
 import webbrowser
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -13,16 +14,24 @@ from urllib.parse import parse_qs, urlsplit
 from casemate.errors import Unavailable
 from casemate.tools.connections.context import SignInPrompt
 from casemate.tools.connections.definition import check_url
+from casemate.visible import visible
 
 
-def open_browser(prompt: SignInPrompt) -> None:
-    """Open the page in the user's browser. Raises ``Unavailable`` if that fails or a code must be shown too."""
+def show_sign_in(prompt: SignInPrompt) -> None:
+    """Show the page in the user's browser, or its address and code at the terminal. Raises ``Unavailable`` without
+    either."""
     url = check_url(prompt.url, "url")
-    if prompt.code or not webbrowser.open(url, new=1):
+    if not prompt.code and webbrowser.open(url, new=1):
+        return
+    if sys.stderr is None or not sys.stderr.isatty():
         raise Unavailable(
-            f"no browser can show the sign-in for the server {prompt.server!r}",
-            remediation="Give on_sign_in, which shows a person the URL and the code.",
+            f"nobody can be shown the sign-in for the server {prompt.server!r} here",
+            remediation="Sign in at a terminal with `casemate tools search`. The sign-in is kept in the vault.",
         )
+    code = f", and enter the code {prompt.code}" if prompt.code else ""
+    print(
+        f"casemate: to sign in for the server {prompt.server!r}, open {visible(url)}{code}", file=sys.stderr, flush=True
+    )
 
 
 _PATH = "/callback"

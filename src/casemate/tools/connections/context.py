@@ -39,6 +39,6 @@ class Surroundings:
     secrets: SecretStore
     # Gets each list of tools, including a changed one, in the connections' thread. It must neither block nor raise.
     on_tools: Callable[[ServerTools], None] = lambda _tools: None
-    # Shows a person where to sign in, in a separate thread. It may raise. None opens the user's browser.
+    # Shows a person where to sign in, in a separate thread. It may raise. None: the user's browser, or the terminal.
     on_sign_in: Callable[[SignInPrompt], None] | None = None
     wall: tuple[str, ...] = ()  # options of ``casemate wrap`` for each server behind a wall

@@ -30,7 +30,7 @@ from pydantic import AnyUrl, BaseModel
 
 from casemate.errors import CasemateError, ToolUnavailable
 from casemate.model.addresses import is_loopback
-from casemate.tools.connections.browser import Loopback, open_browser
+from casemate.tools.connections.browser import Loopback, show_sign_in
 from casemate.tools.connections.context import SecretStore, SignInPrompt, Surroundings
 from casemate.tools.connections.definition import Addresses, SignIn, check_url
 from casemate.tools.connections.remote import http_client
@@ -249,7 +249,7 @@ class _Showing:
         if urlsplit(url).scheme != "https" and not is_loopback(urlsplit(url).hostname or ""):
             raise OAuthFlowError(f"the page to sign in at is not https: {visible(url[:200])}")
         prompt = SignInPrompt(self._server, url, visible(code[:100]))
-        await asyncio.to_thread(self._surroundings.on_sign_in or open_browser, prompt)
+        await asyncio.to_thread(self._surroundings.on_sign_in or show_sign_in, prompt)
 
     async def wait_for(self, coming: Awaitable[Came]) -> Came:
         """Wait until the person has signed in. Raises ``ToolUnavailable`` after 5 minutes."""
