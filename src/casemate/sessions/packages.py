@@ -82,7 +82,7 @@ class PackageService:
 
     async def _answer(self, line: bytes) -> dict[str, Any]:
         requester = self.whose()
-        if requester is None or requester.loop is None:
+        if requester is None:
             return _no("denied", "no step runs in this session that could install packages")
         try:
             work = self._work(line, requester)
