@@ -146,7 +146,6 @@ class PlanOperations:
         plan_entry.until = time.monotonic() + SECONDS
         return plan_entry, listed
 
-
     def _bound_memory(self, payer: str) -> None:
         """Forget plans beyond the bounds."""
         forgotten = self._retention.beyond(payer, runs=MOST_KEPT, size=MOST_KEPT_BYTES, all_runs=_MOST_ALL)

@@ -52,7 +52,6 @@ class Redaction:
         """Build the search now instead of at its first use. It takes a tenth of a second for large keys."""
         self._forms  # noqa: B018 - access builds it
 
-
     def __repr__(self) -> str:
         return f"Redaction({len(self._forms.forms)} forms)"
 

@@ -123,7 +123,6 @@ class Lifetime:
         if self.close_reason:
             raise SandboxClosed(self.close_reason)
 
-
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
