@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
 def filled(path: Path, rows: int) -> AuditLog:
     log = AuditLog(path)
     for number in range(rows):
-        log.note("noted", "mine" if number % 2 else "other", {"number": number})
+        log.append("noted", "", "mine" if number % 2 else "other", {"number": number})
     log.fold()
     return log
 
@@ -150,7 +150,7 @@ async def test_details_that_are_no_json_are_told_as_that(path: Path) -> None:
 async def test_an_answer_is_bounded_in_bytes(path: Path) -> None:
     log = AuditLog(path)
     for _ in range(120):
-        log.note("noted", "mine", {str(number): "x" * 8000 for number in range(7)})
+        log.append("noted", "", "mine", {str(number): "x" * 8000 for number in range(7)})
     rows = await Audit(log, "mine").tail(1000)
     assert 50 < len(rows) < 100
     log.close()
@@ -209,10 +209,10 @@ def make_version_1(path: Path) -> None:
 @pytest.mark.parametrize("is_old", [False, True])
 async def test_rows_of_others_cost_a_reader_nothing(path: Path, monkeypatch: pytest.MonkeyPatch, is_old: bool) -> None:
     log = AuditLog(path)
-    log.note("noted", "mine", {"number": 1})
+    log.append("noted", "", "mine", {"number": 1})
     log.append("intent", "one", "alone", {})
     for number in range(3000):
-        log.note("noted", "other", {"number": number})
+        log.append("noted", "", "other", {"number": number})
     log.close()
     if is_old:
         make_version_1(path)

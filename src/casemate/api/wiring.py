@@ -169,7 +169,7 @@ class SandboxParts:
         from casemate.vault.vault import Vault
 
         store = self._store or opened_store(None, os.environ)
-        return Vault(store, self._namespace, self._log.note, self._check_denied)
+        return Vault(store, self._namespace, partial(self._log.append, "vault"), self._check_denied)
 
     def _check_denied(self, question: Question) -> None:
         self.approvals.check(question)

@@ -199,7 +199,7 @@ class Wrapping:
                 from casemate.vault.vault import Vault
 
                 store = opened_store(self._vault, self._asked.environ)
-                vault = Vault(store, self._namespace, self._log.note, self._get_approvals().check)
+                vault = Vault(store, self._namespace, partial(self._log.append, "vault"), self._get_approvals().check)
                 self._held = await vault.resolve_async(self._asked.secrets)
         return self._held
 

@@ -209,10 +209,11 @@ class Approvals:
 
     @contextlib.asynccontextmanager
     async def open_requester(
-        self, namespace: str, session: str | None = None, *, for_later: bool = False
+        self, namespace: str, session: str | None = None, redaction: Redaction | None = None, *, for_later: bool = False
     ) -> AsyncGenerator[Requester]:
         """A requester for questions outside a run or step. It acts as a separate run; nothing crosses after its end."""
-        requester = self.requester(Origin(namespace, session, os.urandom(16).hex()), None, for_later=for_later)
+        origin = Origin(namespace, session, os.urandom(16).hex())
+        requester = self.requester(origin, None, redaction, for_later=for_later)
         try:
             yield requester
         finally:

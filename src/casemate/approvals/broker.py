@@ -105,7 +105,6 @@ class ApprovalBroker:
             pending.future.set_result(_IS_CLOSED)
 
     def answer(self, request: str, decision: Decision, by: str, note: str = "") -> bool:
-        """Answer a request. Returns whether the answer was the first, and in time."""
         pending = self._settle(request, "approved" if decision.allow is True else "denied")
         if pending is not None:
             self._submit(pending, self._apply_answer, decision, by, note)
@@ -118,7 +117,6 @@ class ApprovalBroker:
         self.worker.submit(self._record_late_answer, request, decision, by, note, caller())
 
     def start_timeout(self, request: str) -> bool:
-        """Start a request's timeout, because an approver sees it now. False if it no longer needs an answer."""
         with self._lock:
             pending = self._states.find(request)
         return pending is not None and self.worker.submit(self._start_timer, pending)

@@ -45,9 +45,7 @@ class AsyncCallback(Channel):
         self._lock = threading.Lock()
         self._wanted: set[str] = set()  # requests that need an answer
 
-    def show(self, request: ApprovalRequest, size: int, loop: asyncio.AbstractEventLoop | None) -> Receipt:  # noqa: ARG002
-        if loop is None:
-            return "unavailable"
+    def show(self, request: ApprovalRequest, size: int, loop: asyncio.AbstractEventLoop) -> Receipt:  # noqa: ARG002
         with self._lock:
             self._wanted.add(request.id)
         try:
@@ -113,7 +111,7 @@ class ThreadCallback(Channel):
         self._approve = approve
         self._sink = sink
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[ApprovalRequest, asyncio.AbstractEventLoop | None]] = deque()
+        self._waiting: deque[tuple[ApprovalRequest, asyncio.AbstractEventLoop]] = deque()
         self._working: object = None  # the thread that takes the next request
         self._current = self._current_owner = ""  # the request that the approver handles, and its owner
         self._stuck: dict[object, str] = {}  # threads in which the approver has not returned, and their owners
@@ -123,7 +121,7 @@ class ThreadCallback(Channel):
     def is_available(self) -> bool:
         return len(self._stuck) < _MOST_STUCK
 
-    def show(self, request: ApprovalRequest, size: int, loop: asyncio.AbstractEventLoop | None) -> Receipt:  # noqa: ARG002
+    def show(self, request: ApprovalRequest, size: int, loop: asyncio.AbstractEventLoop) -> Receipt:  # noqa: ARG002
         with self._lock:
             stuck = sum(owner == _owner(request) for owner in self._stuck.values())
             if not self.is_available or stuck >= _MOST_STUCK_FOR_ONE:
@@ -166,7 +164,7 @@ class ThreadCallback(Channel):
         with self._lock:
             self._stuck.pop(me, None)
 
-    def _next_request(self, me: object) -> tuple[ApprovalRequest, asyncio.AbstractEventLoop | None] | None:
+    def _next_request(self, me: object) -> tuple[ApprovalRequest, asyncio.AbstractEventLoop] | None:
         with self._lock:
             if self._working is not me:
                 return None
@@ -177,12 +175,10 @@ class ThreadCallback(Channel):
             self._current, self._current_owner = item[0].id, _owner(item[0])
             return item
 
-    def _ask(self, request: ApprovalRequest, loop: asyncio.AbstractEventLoop | None) -> tuple[Decision, str]:
+    def _ask(self, request: ApprovalRequest, loop: asyncio.AbstractEventLoop) -> tuple[Decision, str]:
         try:
             answer = self._approve(request)
             if inspect.isawaitable(answer):
-                if loop is None:
-                    return Decision(reason=_FAILED), "it is a coroutine, and there is no event loop"
                 with self._lock:
                     self._coroutines[request.id] = asyncio.run_coroutine_threadsafe(_as_coroutine(answer), loop)
                 answer = self._coroutines[request.id].result()

@@ -26,7 +26,7 @@ class Channel(Protocol):
     def is_available(self) -> bool:
         """Whether an approver can be asked now."""
 
-    def show(self, request: ApprovalRequest, size: int, loop: asyncio.AbstractEventLoop | None) -> Receipt:
+    def show(self, request: ApprovalRequest, size: int, loop: asyncio.AbstractEventLoop) -> Receipt:
         """Show a request whose arguments take ``size`` bytes. ``loop``: the run's event loop."""
 
     def withdraw(self, request: str) -> None:  # noqa: ARG002 - for those that keep it

@@ -77,7 +77,7 @@ class Requester:
         get_broker: Callable[[], RequestBroker],
         origin: Origin,
         stream: Channel | None,
-        loop: asyncio.AbstractEventLoop | None,
+        loop: asyncio.AbstractEventLoop,
         redaction: Redaction | None = None,
         *,
         asks: bool = True,

@@ -10,7 +10,6 @@ With the key, another history can be signed: copies elsewhere (:mod:`casemate.au
 from __future__ import annotations
 
 import base64
-import errno
 import hashlib
 import json
 import os
@@ -23,6 +22,7 @@ from typing import Any
 
 from casemate.audit.chain import EMPTY, GENESIS, Head
 from casemate.audit.database import head_in
+from casemate.audit.journal import append_whole
 from casemate.evidence.dsse import PublicKey, Sign, base64_of, verify
 from casemate.evidence.statement import to_json
 
@@ -129,14 +129,6 @@ class Anchors:
                 os.fdatasync(fd)
         finally:
             os.close(fd)
-
-
-def append_whole(fd: int, data: bytes) -> None:
-    """Append all of ``data``, or nothing: a partial line would spoil the next one. Raises ``OSError``."""
-    size = os.fstat(fd).st_size
-    if os.write(fd, data) != len(data):
-        os.ftruncate(fd, size)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def lines_in(path: Path) -> Iterator[str]:

@@ -40,13 +40,10 @@ class Journal:
         """Write the whole row or nothing. ``sync``: wait until it is on disk."""
         words = f"{_quoted(row.kind)},{_quoted(row.execution_id)},{_quoted(row.namespace)}"
         line = f"[{row.wall},{row.monotonic},{words}]\t{row.detail}\n".encode("ascii")
-        written = os.write(self._fd, line)
-        if written != len(line):
-            os.ftruncate(self._fd, self.size)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append_whole(self._fd, line)
         if sync:
             os.fdatasync(self._fd)
-        self.size += written
+        self.size += len(line)
 
     def is_there(self) -> bool:
         """Whether the file was not removed or replaced: then its rows would never reach the database."""
@@ -58,6 +55,14 @@ class Journal:
         """Remove it, once all of its rows are in the database."""
         self._path.unlink(missing_ok=True)
         os.close(self._fd)
+
+
+def append_whole(fd: int, data: bytes) -> None:
+    """Append all of ``data``, or nothing: a partial line would spoil the next one. Raises ``OSError``."""
+    size = os.fstat(fd).st_size
+    if os.write(fd, data) != len(data):
+        os.ftruncate(fd, size)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def names_in(folder: Path) -> list[str]:

@@ -162,10 +162,6 @@ class AuditLog:
         with contextlib.suppress(RecordUnavailable):
             self.append(kind, execution_id, namespace, detail)
 
-    def note(self, kind: str, namespace: str, detail: Mapping[str, object]) -> None:
-        """Write a row that is about no execution, such as a change of the vault."""
-        self.append(kind, "", namespace, detail)
-
     @contextmanager
     def notify_on_write(self, written: Callable[[], None]) -> Iterator[None]:
         """Call ``written``, which must be fast, from any thread, whenever a row is written here, and on close."""

@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import urlsplit
 
-from casemate.audit.anchors import append_whole
+from casemate.audit.journal import append_whole
 from casemate.errors import InvalidArgument
 from casemate.files.beneath import hold
 

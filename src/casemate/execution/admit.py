@@ -72,17 +72,14 @@ class Cap:
         for name in given:
             most, value = getattr(self.limits, name), getattr(wanted, name)
             if most is not None and (value is None or value > most):
+                origin = self.policy.where_bound(name, most) or "what the sandbox was made with"
                 raise InvalidArgument(
                     f"limits.{name}",
-                    f"{_format_limit(name, value)} is beyond the most, {_format_limit(name, most)} "
-                    f"({self._origin(name)})",
+                    f"{_format_limit(name, value)} is beyond the most, {_format_limit(name, most)} ({origin})",
                     remediation=f"More is allowed as limits.{name} where the sandbox is made, in its policy, or in the "
                     f"configuration (CASEMATE_LIMITS_{name.upper()}).",
                 )
         return wanted
-
-    def _origin(self, name: str) -> str:
-        return self.policy.where_bound(name, getattr(self.limits, name)) or "what the sandbox was made with"
 
 
 def _format_limit(name: str, value: float | None) -> str:

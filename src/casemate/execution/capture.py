@@ -41,10 +41,6 @@ class Emitter:
         self.has_begun = False  # the run has started
         self.end_cell: Callable[[], None] | None = None  # ends a run (not a step) as cancelled
 
-    def close(self) -> None:
-        """End the events."""
-        self.emit(None, 0)
-
     def set_followed(self, is_followed: bool) -> None:
         """Note whether a consumer that can answer approval requests follows the events."""
         was_followed, self.is_followed = self.is_followed, is_followed
@@ -86,7 +82,7 @@ async def stream_events(work: Callable[[Emitter], Coroutine[Any, Any, object]]) 
     """The events of ``work``, then its exception if it raises one. Its task is cancelled when the consumer leaves."""
     emitter = Emitter()
     task = asyncio.ensure_future(work(emitter))  # noqa: TID251 - awaited or cancelled below
-    task.add_done_callback(lambda _: emitter.close())
+    task.add_done_callback(lambda _: emitter.emit(None, 0))  # ends the events
     try:
         async for event in emitter.events():
             yield event
@@ -338,7 +334,7 @@ class Transcript:
 
     def merge(self, results: list[str]) -> str:
         """All text in order, with ``results`` in their places. If output was cut: stream by stream, results last."""
-        if any(kept.cut for kept in self._streams.values()):
+        if self.is_truncated:
             texts = [self.text_of("stdout"), self.text_of("stderr"), *results]
             return "\n".join(text.strip() for text in texts if text.strip())
         parts: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from casemate.execution.admit import AdmittedRequest
     from casemate.model.approval import ApprovalVerdict
     from casemate.model.execution import Crossing
-    from casemate.model.plan import Entry
     from casemate.policy.hosts import HostRules, RequestRules
     from casemate.walls.wall import Cell
 
@@ -45,18 +44,6 @@ class Offer(Protocol):
 class CellInterception(NamedTuple):
     terms: Interception  # for the egress proxy
     folder: str  # on this machine, with the certificates that the cell trusts
-
-    def entries(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
-        """``entries``, changed so that the cell trusts the certificates."""
-        from casemate.egress.authority import trust_entries
-
-        return trust_entries(entries, self.folder)
-
-    def env(self) -> Mapping[str, str]:
-        """Variables that make clients trust them."""
-        from casemate.egress.authority import VARIABLES
-
-        return VARIABLES
 
 
 class SandboxNetwork:

@@ -146,7 +146,11 @@ def trust_for(
 ) -> tuple[Mapping[str, str], tuple[Entry, ...]]:
     """Variables and entries that make a cell trust the egress proxy's certificates, if it intercepts TLS."""
     entries = context.wall.system_entries()
-    return ({}, entries) if intercepted is None else (intercepted.env(), intercepted.entries(entries))
+    if intercepted is None:
+        return {}, entries
+    from casemate.egress.authority import VARIABLES, trust_entries
+
+    return VARIABLES, trust_entries(entries, intercepted.folder)
 
 
 def base_env(

@@ -277,7 +277,7 @@ _OF_SESSION = (given_type(Name), Field(description="The session's handle or name
 
 
 def _describe(name: str, method: Callable[..., Any], mark: Mark, place: str) -> Operation:
-    hints = get_type_hints(method, globalns={**names(), **inspect.unwrap(method).__globals__}, include_extras=True)
+    hints = _hints_of(method)
     parameters = inspect.signature(method).parameters
     definition = definition_of(method)
     options = {} if definition is None else _fields_of(definition)
@@ -300,10 +300,8 @@ def _describe(name: str, method: Callable[..., Any], mark: Mark, place: str) -> 
         approver=mark.approver,
         summary=description.partition("\n\n")[0].replace("\n", " "),
         description=description,
-        params=create_model(
-            f"{title}Arguments", __config__=ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True), **fields
-        ),
-        result=TypeAdapter(_given_back(hints["return"] if mark.gives is None else _return_type(mark.gives), streams)),
+        params=create_model(f"{title}Arguments", __config__=_STRICT, **fields),
+        result=TypeAdapter(_given_back((_hints_of(mark.gives) if mark.gives else hints)["return"], streams)),
         method=method,
         streams=streams,
         place=place,
@@ -318,8 +316,8 @@ def _has_session(annotation: Any) -> bool:
     return annotation is Session or any(map(_has_session, get_args(annotation)))
 
 
-def _return_type(function: Callable[..., Any]) -> Any:
-    return get_type_hints(function, globalns={**names(), **function.__globals__})["return"]
+def _hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+    return get_type_hints(function, globalns={**names(), **inspect.unwrap(function).__globals__}, include_extras=True)
 
 
 def _fields_of(definition: type) -> dict[str, Any]:

@@ -79,8 +79,7 @@ class FileOperations(Group):
     async def _part(
         self, path: str, session: str | None, run: str | None, offset: int, limit: int, principal: Principal
     ) -> tuple[bytes, int]:
-        if (session is None) == (run is None):
-            raise neither_nor_both()
+        _check_either(session, run)
         if session is not None:
             files = self._sessions.find(session, principal).session.files
             return await files.read_part(path, offset, limit)
@@ -136,8 +135,7 @@ class FileOperations(Group):
         ``path``: relative to the workspace. ``session``: the handle or name of the session that it is of. ``run``:
         instead, the handle of a run that is over, in what it has left.
         """
-        if (session is None) == (run is None):
-            raise neither_nor_both()
+        _check_either(session, run)
         if session is not None:
             return await self._sessions.find(session, principal).session.files.info(plain(path))
         artifacts, name = await self._shared.kept.files_of(str(run), principal), plain(path)
@@ -179,13 +177,14 @@ def decode_base64(argument: str, text: str) -> bytes:
         ) from None
 
 
-def neither_nor_both() -> InvalidArgument:
-    """Whose file it is was said twice, or not at all."""
-    return InvalidArgument(
-        "session",
-        "give either session or run",
-        remediation="Give session for a file in its workspace, run for a file that a finished run left.",
-    )
+def _check_either(session: str | None, run: str | None) -> None:
+    """Raise ``InvalidArgument`` if whose file it is was said twice, or not at all."""
+    if (session is None) == (run is None):
+        raise InvalidArgument(
+            "session",
+            "give either session or run",
+            remediation="Give session for a file in its workspace, run for a file that a finished run left.",
+        )
 
 
 def plain(path: str) -> str:
@@ -260,8 +259,7 @@ class ArchiveOperations(Group):
         it is of. ``run``: instead, the handle of a run that is over. ``top``: a folder that all names in the archive
         begin with.
         """
-        if (session is None) == (run is None):
-            raise neither_nor_both()
+        _check_either(session, run)
         if top:
             check_name(top, "top")
         path = plain(path)

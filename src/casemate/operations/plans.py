@@ -101,7 +101,10 @@ class PlanOperations:
             (trial,) = trials
             plan_entry = _Held(principal.name, principal.payer, trial.listed, trial.size, needed.pop_all(), trying)
         self._used_by(plan_entry, trying)
-        self._keep(trying.run, plan_entry)
+        self._held[trying.run] = plan_entry
+        self._retention.add(trying.run, plan_entry.payer, plan_entry.size)
+        self._sweep()
+        self._bound_memory(plan_entry.payer)
         return await self._runs.wait(trying.run, seconds=wait, principal=principal)
 
     @operation(audience=Audience.AGENT, while_draining=True)
@@ -143,14 +146,8 @@ class PlanOperations:
         plan_entry.until = time.monotonic() + SECONDS
         return plan_entry, listed
 
-    def _keep(self, plan: str, plan_entry: _Held) -> None:
-        """Keep a plan, and forget those beyond the bounds."""
-        self._held[plan] = plan_entry
-        self._retention.add(plan, plan_entry.payer, plan_entry.size)
-        self._sweep()
-        self._bound_memory(plan_entry.payer)
-
     def _bound_memory(self, payer: str) -> None:
+        """Forget plans beyond the bounds."""
         forgotten = self._retention.beyond(payer, runs=MOST_KEPT, size=MOST_KEPT_BYTES, all_runs=_MOST_ALL)
         for one in forgotten:
             self._held.pop(one).forget()

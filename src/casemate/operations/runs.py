@@ -24,8 +24,6 @@ from casemate.operations.lookup import FilterKey, Filters, apply_filters
 from casemate.operations.sessions import Group
 
 if TYPE_CHECKING:
-    from casemate.operations.sessions import SessionOperations
-    from casemate.operations.shared import Shared
     from casemate.sessions.run import Run
 
 Status = Literal["queued", "running", "waiting", "done"]
@@ -103,10 +101,6 @@ _KEYS: dict[str, FilterKey[RunState]] = {
 class RunOperations(Group):
     """Unfinished runs, and finished ones that are still kept."""
 
-    def __init__(self, shared: Shared, sessions: SessionOperations) -> None:
-        super().__init__(shared, sessions)
-        self._kept = shared.kept
-
     @operation(audience=Audience.AGENT)
     @takes_options(ProgramOptions)
     async def start(
@@ -166,11 +160,11 @@ class RunOperations(Group):
         def begin() -> Run:
             return sandbox.start(code, **options)
 
-        return await self._kept.add(begin, principal, None, language)
+        return await self._shared.kept.add(begin, principal, None, language)
 
     async def _in_session(self, code: str, session: str, options: dict[str, Any], principal: Principal) -> StoredRun:
         opened, step = self._sessions.find(session, principal), {name: options[name] for name in _OF_STEP}
-        kept = await self._kept.add(
+        kept = await self._shared.kept.add(
             lambda: opened.session.start(code, **step), principal, opened.session.id, opened.session.language
         )
         opened.steps += 1
@@ -190,18 +184,18 @@ class RunOperations(Group):
         ``run``: its handle. ``seconds``: the longest wait. ``told``: ids of approval requests that the caller knows.
         They do not end the wait.
         """
-        return await self._wait_for(self._kept.find(run, principal), seconds, told)
+        return await self._wait_for(self._shared.kept.find(run, principal), seconds, told)
 
     async def outcome(self, run: str, principal: Principal) -> Execution:
         """Wait for a run's outcome; cancelling this ends the run. Raises the error of a run that has no outcome."""
-        kept = self._kept.find(run, principal)
+        kept = self._shared.kept.find(run, principal)
         try:
             while not kept.is_done:
                 await kept.news.wait()
         except asyncio.CancelledError:
             await self._cancel_and_wait(kept)
             raise
-        execution = await self._kept.execution(kept)
+        execution = await self._shared.kept.execution(kept)
         if execution is None:
             raise error_from(kept.head["error"] or error_document(Fault("the outcome is no longer kept")))
         return execution
@@ -219,7 +213,7 @@ class RunOperations(Group):
     @operation(audience=Audience.AGENT, while_draining=True)
     async def get(self, run: Name, *, principal: Principal) -> RunState:
         """The current state of a run. ``run``: its handle."""
-        return await self._state(self._kept.find(run, principal))
+        return await self._state(self._shared.kept.find(run, principal))
 
     @operation(audience=Audience.AGENT, while_draining=True)
     async def read(self, run: Name, *, cursor: Cursor = 0, limit: Page = _PAGE, principal: Principal) -> OutputPage:
@@ -228,9 +222,9 @@ class RunOperations(Group):
         ``run``: its handle. ``cursor``: the number of the first character, from the page before. ``limit``: the most
         characters.
         """
-        kept = self._kept.find(run, principal)
+        kept = self._shared.kept.find(run, principal)
         status = self._status(kept)  # before its text, which may still grow
-        log = await self._kept.log_of(kept)
+        log = await self._shared.kept.log_of(kept)
         text, reached = await asyncio.to_thread(log.read_text, cursor, limit)
         return OutputPage(text, reached, status == "done" and reached >= log.chars, status)
 
@@ -240,8 +234,8 @@ class RunOperations(Group):
 
         ``run``: its handle. ``cursor``: the one of the last event that the caller has; 0 for all.
         """
-        kept = self._kept.find(run, principal)
-        log = await self._kept.log_of(kept)
+        kept = self._shared.kept.find(run, principal)
+        log = await self._shared.kept.log_of(kept)
         while True:
             news, is_done = kept.news, kept.is_done
             while cursor < log.events:
@@ -252,7 +246,7 @@ class RunOperations(Group):
                 break
             await news.wait()
         if cursor == log.events:
-            execution = await self._kept.execution(kept)
+            execution = await self._shared.kept.execution(kept)
             yield {"cursor": cursor + 1, "event": "done", "execution": document(execution), "error": kept.head["error"]}
 
     @operation(audience=Audience.AGENT, while_draining=True)
@@ -261,7 +255,7 @@ class RunOperations(Group):
 
         ``run``: its handle.
         """
-        kept = self._kept.find(run, principal)
+        kept = self._shared.kept.find(run, principal)
         await self._cancel_and_wait(kept)
         return await self._state(kept)
 
@@ -279,15 +273,15 @@ class RunOperations(Group):
         ended, such as "timeout"), language, owner, namespace, session and run. The beginning of a session's or run's
         handle is enough.
         """
-        states = [await self._state(kept, brief=True) for kept in self._kept.of(principal)]
+        states = [await self._state(kept, brief=True) for kept in self._shared.kept.of(principal)]
         return apply_filters(states, filters, _KEYS, self._shared.sandbox.namespace)
 
     async def _state(self, kept: StoredRun, *, brief: bool = False) -> RunState:
         status = self._status(kept)
-        execution = await self._kept.execution(kept) if status == "done" and not brief else None
+        execution = await self._shared.kept.execution(kept) if status == "done" and not brief else None
         head = kept.head
         if "chars" not in head and kept.log is None:  # casemate ended before the run did
-            await self._kept.log_of(kept)
+            await self._shared.kept.log_of(kept)
         return RunState(
             run=kept.run, session=head["session"], status=status, execution=execution,
             approvals=self._asked_by(kept) if status == "waiting" else (),

@@ -125,9 +125,8 @@ def pattern(given: Any, *, narrowly: bool) -> Pattern:
     if not isinstance(given, Mapping):
         return ExactValue(frozenset({_canonical(given)}))
     if len(given) != 1 or next(iter(given)) not in _FORMS:
-        raise ValueError(
-            f"{shown_value(_plain(given))} is not a pattern; write {{exact: VALUE}}, or one of {', '.join(_FORMS[1:])}"
-        )
+        shown = shown_value({str(name): repr(value) for name, value in given.items()})
+        raise ValueError(f"{shown} is not a pattern; write {{exact: VALUE}}, or one of {', '.join(_FORMS[1:])}")
     form, value = next(iter(given.items()))
     match form:
         case "exact":
@@ -287,10 +286,6 @@ def _canonical(value: Any) -> bytes:
         return canonical(value)
     except InvalidArgument as error:
         raise ValueError(f"{value!r} {error.problem}") from None
-
-
-def _plain(given: Mapping[str, Any]) -> Any:
-    return {str(name): repr(value) for name, value in given.items()}
 
 
 _VERSION = re.compile(r"[-.]?[0-9][0-9.]*\Z")

@@ -248,8 +248,9 @@ def policy_of(document: PolicyDocument, folder: str, home: str, kinds: Mapping[s
     for text, where in translation.undialled if translation else ():
         _check_not_named(text, where, rules)
     allowed, denied = _hosts(document, keys, rules)
+    named = {name: document.values.get(name) for name in _RELATIVE}
     paths = {
-        name: _path(document, name, folder, home) for name in _RELATIVE if isinstance(document.values.get(name), str)
+        name: absolute(document, (name,), one, folder, home) for name, one in named.items() if isinstance(one, str)
     }
     isolation = keys.get("isolation")
     unenforced = tuple(_denied_in_steps(rules))
@@ -421,10 +422,6 @@ def _readable(document: PolicyDocument, keys: Mapping[str, Any], folder: str, ho
     for place, text in enumerate(keys.get("allow_read", ())):
         path: Path = ("allow_read", place)
         yield absolute(document, path, text, folder, home), document.where(path)
-
-
-def _path(document: PolicyDocument, name: str, folder: str, home: str) -> str:
-    return absolute(document, (name,), document.values[name], folder, home)
 
 
 def absolute(document: PolicyDocument, path: Path, text: str, folder: str, home: str) -> str:

@@ -295,8 +295,9 @@ class Rulebook:
             return None
         by = ", ".join(dict.fromkeys(rule.where for rule in decisive)) or self.rules.default(question.kind)[1]
         reasons = [rule.reason for rule in decisive if rule.reason]
-        verdict = ApprovalVerdict(effect == "allow", by, reasons[0] if reasons else f"{_effect_word(effect)} by {by}")
-        return Ruling(verdict, tuple(decisive))
+        is_allowed = effect == "allow"
+        reason = reasons[0] if reasons else f"{'allowed' if is_allowed else 'denied'} by {by}"
+        return Ruling(ApprovalVerdict(is_allowed, by, reason), tuple(decisive))
 
     def judge(self, question: Question, now: float) -> tuple[Effect, list[Rule]]:
         """Return the effect and the rules that decide it, each once per use. Spends nothing. Raises as ``verdict``."""
@@ -438,10 +439,6 @@ def _parts(question: Question) -> Iterator[Question]:
         return
     for name in names:
         yield replace(question, arguments={**question.arguments, "packages": [name]})
-
-
-def _effect_word(effect: Effect) -> str:
-    return "allowed" if effect == "allow" else "denied"
 
 
 def passed_over(rules: Iterable[Rule], hosts: HostRules) -> Rule | None:

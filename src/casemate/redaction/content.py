@@ -123,32 +123,28 @@ def _may_be_archive(read: Read, size: int) -> bool:
     return _SIGNATURE in read(0, _BEFORE + len(_SIGNATURE)) or _END in read(max(0, size - _AFTER), _AFTER)
 
 
-def _why_not_stream(pieces: Iterator[tuple[int, bytes]], redaction: Redaction, budget: Budget, *, again: bool) -> str:
-    """Do the same for unpacked data: ``pieces``, each with the bytes that it takes from the budget."""
-    try:
-        return _search_stream(pieces, redaction, budget, again=again)
-    except _Unsearchable:
-        return _UNREADABLE
-
-
 class _Unsearchable(Exception):
     """The data cannot be unpacked here."""
 
 
-def _search_stream(pieces: Iterator[tuple[int, bytes]], redaction: Redaction, budget: Budget, *, again: bool) -> str:
+def _why_not_stream(pieces: Iterator[tuple[int, bytes]], redaction: Redaction, budget: Budget, *, again: bool) -> str:
+    """Do the same for unpacked data: ``pieces``, each with the bytes that it takes from the budget."""
     stream, inner, is_packed = redaction.stream(), bytearray(), None
-    for looked_at, piece in pieces:
-        if not budget.spend(looked_at):
-            return _TOO_MUCH
-        stream.feed(piece)
-        if stream.has_found:
-            return WITHHELD
-        if piece and is_packed is None:
-            is_packed = again and (piece.startswith(_PACKED) or _SIGNATURE in piece[:_BEFORE])
-        if is_packed:
-            inner += piece
-            if len(inner) > _MOST_AGAIN:
+    try:
+        for looked_at, piece in pieces:
+            if not budget.spend(looked_at):
                 return _TOO_MUCH
+            stream.feed(piece)
+            if stream.has_found:
+                return WITHHELD
+            if piece and is_packed is None:
+                is_packed = again and (piece.startswith(_PACKED) or _SIGNATURE in piece[:_BEFORE])
+            if is_packed:
+                inner += piece
+                if len(inner) > _MOST_AGAIN:
+                    return _TOO_MUCH
+    except _Unsearchable:
+        return _UNREADABLE
     stream.finish()
     if stream.has_found:
         return WITHHELD

@@ -52,12 +52,8 @@ class Redaction:
         """Build the search now instead of at its first use. It takes a tenth of a second for large keys."""
         self._forms  # noqa: B018 - access builds it
 
-    @property
-    def forms(self) -> tuple[bytes, ...]:
-        return self._forms.forms
-
     def __repr__(self) -> str:
-        return f"Redaction({len(self.forms)} forms)"
+        return f"Redaction({len(self._forms.forms)} forms)"
 
     def stream(self) -> RedactedStream:
         """Return a redactor for bytes that come in pieces."""

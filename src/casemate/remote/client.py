@@ -113,7 +113,7 @@ class RemoteOperations:
         """The bytes of an artifact (``"artifacts", run, name``) or file (``"files", session, path``)."""
         answer = await self.request("GET", _path(parts))
         if answer.status != 200:
-            raise _error(_document(answer), answer.status)
+            raise _error(_parse_json(answer.body), answer.status)
         return answer.body
 
     async def save(self, parts: Sequence[str], target: Path) -> None:
@@ -396,19 +396,15 @@ def _error(document: Any, status: int) -> CasemateError:
 
 def _is_ending(answer: HttpAnswer) -> bool:
     """Whether the service takes no more requests, and has not started this one."""
-    told = (_document(answer) or {}).get("error") if answer.status == 503 else None
+    told = (_parse_json(answer.body) or {}).get("error") if answer.status == 503 else None
     return isinstance(told, dict) and told.get("reason") == "ending"
 
 
 def _value(answer: HttpAnswer) -> Any:
-    document = _document(answer)
+    document = _parse_json(answer.body)
     if answer.status != 200:
         raise _error(document, answer.status)
     return document
-
-
-def _document(answer: HttpAnswer) -> Any:
-    return _parse_json(answer.body)
 
 
 def _parse_json(body: bytes) -> Any:

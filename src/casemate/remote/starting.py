@@ -93,7 +93,8 @@ async def _wait_for_answer(places: Places, pid: int, folder: int) -> Address:
     while time.monotonic() < deadline:
         if (address := find_service(places)) is not None:
             return address
-        if _has_ended(pid):
+        _reap()
+        if pid not in _started:
             raise _did_not_start("it exited at once", places.state, folder)
         await asyncio.sleep(_LOOK_EVERY)
     raise _did_not_start(f"it does not answer after {_START_WITHIN:g} s", places.state, folder)
@@ -109,11 +110,6 @@ def _did_not_start(why: str, state: Path, folder: int) -> Unavailable:
             words = " ".join(words.rpartition("casemate: ")[2].split())
     message = f"the service could not be started: {why}" + (f": {words}" if words else "")
     return Unavailable(message, remediation=f"Read {state / LOG}, or try: casemate service")
-
-
-def _has_ended(pid: int) -> bool:
-    _reap()
-    return pid not in _started
 
 
 def _reap() -> None:

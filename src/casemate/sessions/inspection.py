@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from casemate.errors import CasemateError
-from casemate.execution.plan import network_of
+from casemate.execution.plan import listed_hosts, network_of
 from casemate.model.execution import Usage
 from casemate.model.overview import Inspection, VariableInfo
 from casemate.model.plan import WORKSPACE
@@ -25,7 +25,6 @@ async def inspect(session: Session, packages: tuple[InstalledPackage, ...]) -> I
     """Describe a session with its installed ``packages``. ``variables`` is None while it is busy or silent."""
     terms, lifetime, tally = session.steps.terms, session.steps.lifetime, session.tally
     admitted, is_busy = terms.admitted, session.is_busy
-    network = network_of(admitted)
     return Inspection(
         id=session.id,
         name=session.name,
@@ -37,8 +36,8 @@ async def inspect(session: Session, packages: tuple[InstalledPackage, ...]) -> I
         cwd=terms.cwd or WORKSPACE,
         env=_env(session),
         limits=admitted.limits,
-        network=network,
-        allowed_domains=tuple(map(str, admitted.through.allowed)) if admitted.through else (),
+        network=network_of(admitted),
+        allowed_domains=listed_hosts(admitted),
         packages=packages,
         variables=None if is_busy else await _variables(session),
         runs=tuple(session.runs),

@@ -82,7 +82,7 @@ class PackageService:
 
     async def _answer(self, line: bytes) -> dict[str, Any]:
         requester = self.whose()
-        if requester is None or requester.loop is None:
+        if requester is None:
             return _no("denied", "no step runs in this session that could install packages")
         try:
             work = self._work(line, requester)
@@ -233,7 +233,6 @@ class Packages:
         self, requester: Requester, packages: Sequence[str], *, upgrade: bool = False, language: str = "python"
     ) -> Installed:
         """Install on request of a step's code, for its session, through ``requester``. Raises as :meth:`install`."""
-        language = self._language(language)
         wanted = _READ[language](packages)
         if requester.session is None:
             return Installed("failed", reason="install packages into a session, or into a sandbox before its runs")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,37 +15,17 @@ from casemate.model.review import Applied, Change, Diff
 from casemate.workspace.review import choose, diff_of
 
 if TYPE_CHECKING:
-    from casemate.approvals.requester import Origin, Requester
-    from casemate.execution.context import ExecutionContext
+    from casemate.approvals.requester import Requester
     from casemate.redaction.redaction import Redaction
     from casemate.sessions.cells import SessionCells
     from casemate.workspace.looking import FoundChange, Looker
 
 
-@asynccontextmanager
-async def open_review(
-    cells: SessionCells, context: ExecutionContext, origin: Origin, redaction: Redaction | None
-) -> AsyncGenerator[SessionReview]:
-    """Open the review; the caller holds the session's lock. Raises ``InvalidArgument`` outside review mode."""
-    if context.folder.path is None or context.folder.mode != "review":
-        raise InvalidArgument(
-            "session", "its changes are not under review",
-            remediation="Give the sandbox, or the service's configuration, a folder as workspace and "
-            "workspace_mode review.",
-        )  # fmt: skip
-    requester = context.approvals().requester(origin, None, redaction, asks=context.asks)
-    try:
-        yield SessionReview(cells, str(context.folder.path), requester, redaction)
-    finally:
-        await requester.end()
-
-
 class SessionReview:
-    """The changes of one session in the caller's ``folder``."""
+    """The changes of one session in the caller's ``folder``. The caller holds the session's lock."""
 
     def __init__(self, cells: SessionCells, folder: str, requester: Requester, redaction: Redaction | None) -> None:
-        self.requester = requester
-        self._cells, self._path, self._redaction = cells, folder, redaction
+        self._cells, self._path, self._requester, self._redaction = cells, folder, requester, redaction
 
     async def diff(self) -> Diff:
         """See :meth:`casemate.Session.diff`."""
@@ -68,11 +47,7 @@ class SessionReview:
                 with opened_folder(self._path) as folder:
                     return await to_thread_to_end(partial(review.write, upper, folder, found, is_all=paths is None))
 
-        return await apply_if_allowed(chosen, self._path, self.requester, write)
-
-    async def discard(self) -> None:
-        """See :meth:`casemate.Session.discard`."""
-        await self._cells.discard_layer()
+        return await apply_if_allowed(chosen, self._path, self._requester, write)
 
     async def _look(self) -> Looker:
         async with self._cells.paused_layer() as (review, upper):

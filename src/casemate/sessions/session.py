@@ -248,8 +248,8 @@ class Session(ShownSession):
     @operation(audience=Audience.AGENT)
     async def discard(self) -> None:
         """Discard the changes under review. The next step has a fresh interpreter and the original folder."""
-        async with self.steps.open_review() as review:
-            await review.discard()
+        async with self.steps.open_review():
+            await self._cells.discard_layer()
 
     async def show_packages(self, folder: str, place: str) -> None:
         """Make the packages in ``folder`` available to its programs; see :attr:`casemate.Sandbox.packages`."""

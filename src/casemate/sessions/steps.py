@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from casemate.approvals.requester import Origin
 from casemate.errors import Fault, InvalidArgument
 from casemate.execution.capture import Capture, stream_events
 from casemate.execution.context import Planned
@@ -111,13 +110,19 @@ class SessionSteps:
     @contextlib.asynccontextmanager
     async def open_review(self) -> AsyncGenerator[SessionReview]:
         """Review the pending changes. No step runs meanwhile. Raises ``CasemateError``."""
-        from casemate.sessions.review import open_review
+        from casemate.sessions.review import SessionReview
 
+        folder, session = self._context.folder, self.terms.admitted.request.id
         async with self._hold():
-            origin = Origin(self.terms.namespace, self.terms.admitted.request.id, os.urandom(16).hex())
-            async with open_review(self.cells, self._context, origin, self.redaction) as review:
-                self._requester = review.requester
-                yield review
+            if folder.path is None or folder.mode != "review":
+                raise InvalidArgument(
+                    "session", "its changes are not under review",
+                    remediation="Give the sandbox, or the service's configuration, a folder as workspace and "
+                    "workspace_mode review.",
+                )  # fmt: skip
+            approvals = self._context.approvals()
+            async with approvals.open_requester(self.terms.namespace, session, self.redaction) as self._requester:
+                yield SessionReview(self.cells, str(folder.path), self._requester, self.redaction)
 
     @contextlib.asynccontextmanager
     async def open_workspace(self) -> AsyncGenerator[int]:

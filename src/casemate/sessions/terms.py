@@ -105,8 +105,13 @@ class Lifetime:
         """Restart the idle time."""
         self.last_used = time.monotonic()
         self._stop_timer()
-        if not self._users and not self.close_reason:
-            self._start_timer()
+        if self._users or self.close_reason:
+            return
+        times = [] if self._idle is None else [(self._idle, "idle_timeout")]
+        if self._end is not None:
+            times.append((max(0.0, self._end - time.monotonic()), "lifetime"))
+        if times:
+            self._timer = asyncio.get_running_loop().call_later(min(times)[0], self._on_end, min(times)[1])
 
     def end(self, why: str) -> None:
         """Mark the session as ended. The first reason stays."""
@@ -117,13 +122,6 @@ class Lifetime:
         """Raise ``SandboxClosed`` if the session has ended."""
         if self.close_reason:
             raise SandboxClosed(self.close_reason)
-
-    def _start_timer(self) -> None:
-        times = [] if self._idle is None else [(self._idle, "idle_timeout")]
-        if self._end is not None:
-            times.append((max(0.0, self._end - time.monotonic()), "lifetime"))
-        if times:
-            self._timer = asyncio.get_running_loop().call_later(min(times)[0], self._on_end, min(times)[1])
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

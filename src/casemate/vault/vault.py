@@ -29,16 +29,13 @@ class HostSecrets:
     namespace: str
 
     def get(self, name: str) -> str | None:
-        """Return the value, or None."""
         kept = self.store.get(self.namespace, name)
         return kept.value if isinstance(kept, Injected) else kept
 
     def set(self, name: str, value: str) -> None:
-        """Store a value."""
         self.store.set(self.namespace, name, value)
 
     def delete(self, name: str) -> bool:
-        """Delete a value. Returns whether there was one."""
         return self.store.delete(self.namespace, name)
 
 
@@ -98,7 +95,7 @@ def _secret_names(injects: dict[str, Inject | None]) -> list[SecretName]:
     return [SecretName(name, inject) for name, inject in injects.items()]
 
 
-Note = Callable[[str, str, Mapping[str, object]], None]  # kind, namespace, detail
+Note = Callable[[str, str, Mapping[str, object]], None]  # run (here none), namespace, detail
 _NOTHING_MORE: Mapping[str, object] = {}
 T = TypeVar("T")
 
@@ -198,14 +195,11 @@ class Vault:
         try:
             done = work()
         except VaultUnavailable as error:
-            self._note(
-                "vault",
-                self._namespace,
-                {"action": action or "read", "name": name, "problem": error.message, "reason": error.reason},
-            )
+            detail = {"action": action or "read", "name": name, "problem": error.message, "reason": error.reason}
+            self._note("", self._namespace, detail)
             raise
         if action:
-            self._note("vault", self._namespace, {"action": action, "name": name, "done": done is not False, **more})
+            self._note("", self._namespace, {"action": action, "name": name, "done": done is not False, **more})
         return done
 
 

@@ -88,8 +88,8 @@ def test_an_execution_without_outcome_is_not_dropped(tmp_path: Path) -> None:
 def test_what_rules_are_bound_to_is_written_again(tmp_path: Path) -> None:
     log = AuditLog(tmp_path / "audit.db", signer=Signer(tmp_path / "signing"))
     for schema in ("old", "new"):
-        log.note("definition", "default", {"rule": "a", "schema": schema})
-    log.note("other", "default", {})
+        log.append("definition", "", "default", {"rule": "a", "schema": schema})
+    log.append("other", "", "default", {})
     assert log.prune(RowRetention(max_age=0.0)) == 3
     assert [json.loads(row.detail)["schema"] for row in log.rows("definition", "default")] == ["new"]
     assert log.verify().ok

@@ -178,7 +178,7 @@ def test_a_variable_that_does_not_say_where_a_secret_may_go_gives_no_program_its
 
 def test_the_record_says_where_a_secret_may_go() -> None:
     rows: list[Mapping[str, object]] = []
-    one = Vault(MemoryStore(), "default", lambda _kind, _namespace, detail: rows.append(detail), lambda _: None)
+    one = Vault(MemoryStore(), "default", lambda _run, _namespace, detail: rows.append(detail), lambda _: None)
     inject = Inject(["api.example.org"])
     asyncio.run(one.set("TOKEN", VALUE, inject=inject))
     assert rows == [{"action": "set", "name": "TOKEN", "done": True, "inject": inject.as_json()}]
@@ -186,7 +186,7 @@ def test_the_record_says_where_a_secret_may_go() -> None:
 
 def test_changes_are_noted_without_their_values() -> None:
     rows: list[Mapping[str, object]] = []
-    one = Vault(MemoryStore(), "default", lambda _kind, _namespace, detail: rows.append(detail), lambda _: None)
+    one = Vault(MemoryStore(), "default", lambda _run, _namespace, detail: rows.append(detail), lambda _: None)
     asyncio.run(one.set("TOKEN", VALUE))
     asyncio.run(one.delete("TOKEN"))
     assert [(row["action"], row["name"]) for row in rows] == [("set", "TOKEN"), ("delete", "TOKEN")]

@@ -189,7 +189,7 @@ class KeepingChannel:
     def connect(self, sink: AnswerSink) -> None:
         self._sink = sink
 
-    def show(self, request: ApprovalRequest, size: int, loop: asyncio.AbstractEventLoop | None) -> Receipt:  # noqa: ARG002
+    def show(self, request: ApprovalRequest, size: int, loop: asyncio.AbstractEventLoop) -> Receipt:  # noqa: ARG002
         """Keep the request; "unavailable" if that fails, so that nothing is promised."""
         try:
             if not request.caller:  # without a caller, nothing can ask the same again

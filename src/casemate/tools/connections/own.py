@@ -71,15 +71,14 @@ class OwnConnection:
     async def call(self, calling: Calling, expected: str = "") -> Answer:  # noqa: ARG002 - it never changes
         """Call a function. Its ``CasemateError`` becomes an error of the tool."""
         requester = calling_requester()
-        loop = requester.loop if requester is not None else None
-        if requester is None or loop is None:
+        if requester is None:
             raise ToolUnavailable(self.definition.name, "only code in a cell can call it as a tool", reason="call")
         context = requester.context.copy()
         context.run(_CALLING.set, requester)
         work = self._functions[calling.tool](**calling.arguments)
         assert inspect.iscoroutine(work)
         try:
-            answering = context.run(asyncio.run_coroutine_threadsafe, work, loop)
+            answering = context.run(asyncio.run_coroutine_threadsafe, work, requester.loop)
         except RuntimeError:
             work.close()
             raise ToolUnavailable(self.definition.name, "the sandbox's event loop is gone", reason="closed") from None
