@@ -37,10 +37,6 @@ class HostSecrets:
         """Store a value."""
         self.store.set(self.namespace, name, value)
 
-    def delete(self, name: str) -> bool:
-        """Delete a value. Returns whether there was one."""
-        return self.store.delete(self.namespace, name)
-
 
 _METHODS = ("get", "set", "delete", "names")
 
