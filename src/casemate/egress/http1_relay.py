@@ -38,7 +38,7 @@ def body_watcher(connection: EgressConnection, name: str, port: int) -> Callable
     rewrite = connection.terms.rewrite
     if rewrite is None:
         return None
-    watch = rewrite.watch(name)
+    watch = rewrite.watch()
     return lambda part: _note(connection, name, port, watch(part))
 
 
