@@ -248,19 +248,6 @@ def _one_step(data: bytes | bytearray) -> int:
     return size
 
 
-def refusal(text: str, status: bytes = b"403 Forbidden") -> bytes:
-    """Return casemate's own answer, which ends the connection."""
-    body = text.encode() + b"\n"
-    return (
-        b"HTTP/1.1 %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"
-        % (
-            status,
-            len(body),
-            body,
-        )
-    )
-
-
 def _check_request(event: h11.Request, size: int) -> HttpRequest:
     fields = tuple(event.headers.raw_items())
     names = [name.lower() for name, _ in fields]

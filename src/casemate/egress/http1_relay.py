@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 
 from casemate.egress.accounting import EgressRefused, Unreachable
 from casemate.egress.connection import EgressConnection, something_from
-from casemate.egress.http1 import MOST_HEAD, AnswerReader, BadAnswer, BadRequest, HttpRequest, RequestReader, refusal
+from casemate.egress.http1 import MOST_HEAD, AnswerReader, BadAnswer, BadRequest, HttpRequest, RequestReader
 from casemate.egress.injection import BodyRedaction, Fields
 from casemate.egress.stream import TcpStream
 from casemate.policy.hosts import HTTP, HTTPS, canonical
@@ -58,9 +58,11 @@ _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")  # named
 
 
 def in_clear(refused: EgressRefused) -> bytes:
-    """Return a refusal as an HTTP answer."""
+    """Return a refusal as casemate's own HTTP answer, which ends the connection."""
     status = b"502 Bad Gateway" if isinstance(refused, Unreachable) else b"403 Forbidden"
-    return refusal(str(refused), status)
+    body = str(refused).encode() + b"\n"
+    head = b"HTTP/1.1 %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+    return head % (status, len(body)) + body
 
 
 async def read_request(
