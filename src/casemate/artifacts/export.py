@@ -63,9 +63,7 @@ def _write(root: int, artifact: Artifact, under: tuple[str, ...], mine: set[tupl
         raise OSError(0, reason)
     with hold(open_beneath(root, path[:-1], make=True)) as folder:
         name = _free_name(folder, path[-1], mine)
-        content = artifact.content
-        chunks = content.chunks() if isinstance(content, Slice) else (artifact.read_bytes(),)
-        mine.add(write_file(folder, name, chunks))
+        mine.add(write_file(folder, name, _chunks(artifact)))
     return (*path[:-1], name)
 
 
@@ -88,3 +86,7 @@ def _free_name(folder: int, name: str, mine: set[tuple[int, int]]) -> str:
         if there is None or (candidate == name and identity(there) not in mine and not stat.S_ISDIR(there.st_mode)):
             return candidate
     raise OSError(0, "its name is taken")
+
+
+def _chunks(artifact: Artifact) -> Iterable[bytes]:
+    return artifact.content.chunks() if isinstance(artifact.content, Slice) else (artifact.read_bytes(),)
