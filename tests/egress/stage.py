@@ -21,10 +21,12 @@ from pathlib import Path
 import pytest
 
 from casemate.egress.proxy import CellProxy, EgressProxy
-from casemate.egress.terms import DNS, PROXY, EgressTerms
+from casemate.egress.terms import EgressTerms
 from casemate.model.execution import Crossing
+from casemate.model.plan import NETWORK_SOCKETS
 from casemate.policy.hosts import HostRules, host_rule
 
+DNS, PROXY = ((one.address, one.port) for one in NETWORK_SOCKETS)
 _INSIDE = Path(__file__).with_name("inside.py")
 
 

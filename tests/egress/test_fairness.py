@@ -8,10 +8,8 @@ import threading
 
 import pytest
 from tests.egress.servers import listening
-from tests.egress.stage import Inside, Stage, beside
+from tests.egress.stage import PROXY, Inside, Stage, beside
 from tests.egress.test_http import answer, request
-
-from casemate.egress.terms import PROXY
 
 TINY = b"1\r\nx\r\n" * 20_000
 CHUNKED = "Transfer-Encoding: chunked\r\n"

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 from tests.egress.servers import listening
-from tests.egress.stage import Stage, allowing, everything_from
+from tests.egress.stage import PROXY, Stage, allowing, everything_from
 
-from casemate.egress.terms import PROXY, EgressTerms
+from casemate.egress.terms import EgressTerms
 from casemate.policy.hosts import RequestRule, RequestRules, host_rule
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import pytest
 from tests.egress.servers import listening
-from tests.egress.stage import Inside, Stage, allowing, beside, everything_from, was_reset
+from tests.egress.stage import DNS, PROXY, Inside, Stage, allowing, beside, everything_from, was_reset
 from tests.egress.test_http import answer, request
 from tests.support.waiting import until
 from tests.unit.egress.hellos import real
@@ -23,7 +23,7 @@ from tests.unit.egress.hellos import real
 from casemate.egress.authority import Authority, server_side
 from casemate.egress.dial import connect
 from casemate.egress.proxy import EgressProxy
-from casemate.egress.terms import DNS, PROXY, EgressTerms, Interception, ProxyLimits
+from casemate.egress.terms import EgressTerms, Interception, ProxyLimits
 from casemate.errors import SandboxClosed
 
 

@@ -6,9 +6,9 @@ import contextlib
 import socket
 
 import pytest
-from tests.egress.stage import Stage, allowing, everything_from
+from tests.egress.stage import DNS, Stage, allowing, everything_from
 
-from casemate.egress.terms import DNS, EgressTerms, ProxyLimits
+from casemate.egress.terms import EgressTerms, ProxyLimits
 from casemate.policy.hosts import LOCAL_NAME, HostRule, HostRules, denied_rule
 
 NO_SUCH_NAME, SERVER_FAILURE = 3, 2

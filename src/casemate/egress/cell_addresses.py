@@ -31,24 +31,6 @@ class NameAddress:
     failed: float = 0.0  # when to try again, by the loop's clock
 
 
-class Rate:
-    """A rate limit: ``burst`` times at once, then ``often`` times per second."""
-
-    def __init__(self, burst: int, often: float) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._burst, self._often = burst, often
-        self._credit = float(burst)
-        self._seen = self._loop.time()
-
-    async def wait(self) -> None:
-        """Wait for the next turn. Only one caller at a time."""
-        now = self._loop.time()
-        self._credit = min(self._burst, self._credit + (now - self._seen) * self._often) - 1
-        self._seen = now
-        if self._credit < 0:
-            await asyncio.sleep(-self._credit / self._often)
-
-
 class CellAddresses:
     """The addresses of one cell. ``begin`` gets each new listener, its name and port; ``end`` a closing one."""
 
@@ -67,7 +49,7 @@ class CellAddresses:
         self._waiting = 0
         self._under_way = asyncio.Semaphore(_MOST_UNDER_WAY)
         self._rate_lock = asyncio.Lock()
-        self._rate = Rate(_BURST, _OFTEN)
+        self._credit, self._seen = float(_BURST), asyncio.get_running_loop().time()  # of the rate limit
 
     async def reach(self, name: str, ports: tuple[int, ...], limits: ProxyLimits) -> str | None:
         """Return the address of ``name`` once the proxy listens there at ``ports``. Returns None if that is impossible:
@@ -147,7 +129,11 @@ class CellAddresses:
     async def _may_listen(self, place: NameAddress, count: int, limits: ProxyLimits) -> bool:
         """Wait for the rate limit, then reserve room for ``count`` more listeners. Returns whether there is room."""
         async with self._rate_lock:
-            await self._rate.wait()
+            now = asyncio.get_running_loop().time()
+            self._credit = min(_BURST, self._credit + (now - self._seen) * _OFTEN) - 1
+            self._seen = now
+            if self._credit < 0:
+                await asyncio.sleep(-self._credit / _OFTEN)
         most = min(limits.listeners, self._descriptors.most // 2)  # connections get the rest
         self._make_room(place, count, most)
         if self._is_closed or self._held + count > most or not self._descriptors.take(count):

@@ -23,7 +23,7 @@ from casemate.policy.hosts import LOCAL_NAME
 if TYPE_CHECKING:
     from ipaddress import IPv4Network
 
-_NOBODYS = "192.0.2.1"  # reserved for documentation (RFC 5737), so no interface has it
+NOBODYS = "192.0.2.1"  # reserved for documentation (RFC 5737), so no interface has it
 
 
 def is_own(address: str) -> bool:
@@ -35,11 +35,6 @@ def is_own(address: str) -> bool:
         except OSError as error:
             return error.errno != errno.EADDRNOTAVAIL
     return True
-
-
-def own_is_unknown() -> bool:
-    """Whether this host lets sockets be bound to foreign addresses."""
-    return is_own(_NOBODYS)
 
 
 Resolve = Callable[[str], Awaitable[list[str]]]
@@ -186,5 +181,5 @@ def _why_not(address: str, only: tuple[IPv4Network, ...]) -> str | None:
     reason = why_refused(address, only)
     if reason is None and is_own(address):
         unknown = "the host's own cannot be identified while net.ipv4.ip_nonlocal_bind is on"
-        return unknown if own_is_unknown() else "the host's own"
+        return unknown if is_own(NOBODYS) else "the host's own"
     return reason

@@ -61,12 +61,11 @@ class HttpRequest:
         """Return the fields that do not belong to the connection."""
         return [(name, value) for name, value in self.fields if name.lower() not in _NOT_PASSED_ON]
 
-    def serialize(self, authority: str, fields: list[tuple[bytes, bytes]] | None = None) -> bytes:
-        """Return the head for the server ``authority``, a name with any unusual port, with ``fields`` if given."""
+    def serialize(self, authority: str, fields: list[tuple[bytes, bytes]]) -> bytes:
+        """Return the head for the server ``authority``, a name with any unusual port, with ``fields``."""
         lines = [b"%s %s HTTP/%s" % (self.method.encode(), self.path.encode(), self.version)]
         lines.append(b"Host: " + authority.encode())
-        passed_on = self.passed_on() if fields is None else fields
-        lines += [name + b": " + value for name, value in passed_on if name.lower() not in _NOT_PASSED_ON]
+        lines += [name + b": " + value for name, value in fields if name.lower() not in _NOT_PASSED_ON]
         if self.length is None:
             lines.append(b"Transfer-Encoding: chunked")
         elif self.length or self.method in ("POST", "PUT", "PATCH"):
@@ -247,19 +246,6 @@ def _one_step(data: bytes | bytearray) -> int:
     while data.count(b"\n", 0, size) > _MOST_LINES:
         size //= 2
     return size
-
-
-def refusal(text: str, status: bytes = b"403 Forbidden") -> bytes:
-    """Return casemate's own answer, which ends the connection."""
-    body = text.encode() + b"\n"
-    return (
-        b"HTTP/1.1 %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"
-        % (
-            status,
-            len(body),
-            body,
-        )
-    )
 
 
 def _check_request(event: h11.Request, size: int) -> HttpRequest:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 
 from casemate.egress.accounting import EgressRefused, Unreachable
 from casemate.egress.connection import EgressConnection, something_from
-from casemate.egress.http1 import MOST_HEAD, AnswerReader, BadAnswer, BadRequest, HttpRequest, RequestReader, refusal
+from casemate.egress.http1 import MOST_HEAD, AnswerReader, BadAnswer, BadRequest, HttpRequest, RequestReader
 from casemate.egress.injection import BodyRedaction, Fields
 from casemate.egress.stream import TcpStream
 from casemate.policy.hosts import HTTP, HTTPS, canonical
@@ -31,21 +31,6 @@ def rewrite_fields(
     if not all(_NAME.match(field) and _VALUE.match(value) for field, value in made.headers):
         raise ValueError("invalid header field")
     return made.headers
-
-
-def body_watcher(connection: EgressConnection, name: str, port: int) -> Callable[[bytes], None] | None:
-    """Return a function that takes the parts of a request's body in order and records placeholders in them."""
-    rewrite = connection.terms.rewrite
-    if rewrite is None:
-        return None
-    watch = rewrite.watch(name)
-    return lambda part: _note(connection, name, port, watch(part))
-
-
-def body_redaction(connection: EgressConnection, name: str) -> BodyRedaction | None:
-    """Return the redaction of an answer's body; None if the host has no secrets."""
-    rewrite = connection.terms.rewrite
-    return None if rewrite is None or name not in rewrite.hosts else rewrite.hide(name)
 
 
 def redact_answer(following: AnswerReader, hide: BodyRedaction) -> bytes:
@@ -73,9 +58,11 @@ _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")  # named
 
 
 def in_clear(refused: EgressRefused) -> bytes:
-    """Return a refusal as an HTTP answer."""
+    """Return a refusal as casemate's own HTTP answer, which ends the connection."""
     status = b"502 Bad Gateway" if isinstance(refused, Unreachable) else b"403 Forbidden"
-    return refusal(str(refused), status)
+    body = str(refused).encode() + b"\n"
+    head = b"HTTP/1.1 %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+    return head % (status, len(body)) + body
 
 
 async def read_request(
@@ -195,9 +182,12 @@ async def _exchange(
     """Carry one request and its answer. Returns whether another may follow on the same connections."""
     asked = request.method, request.path, request.passed_on()
     fields = rewrite_fields(connection, name, port, *asked, is_tls=is_tls)
-    reading.watch = body_watcher(connection, name, port)
+    rewrite, hide = connection.terms.rewrite, None
+    if rewrite is not None:
+        watch = rewrite.watch()
+        reading.watch = lambda part: _note(connection, name, port, watch(part))
+        hide = rewrite.hide(name) if is_tls and name in rewrite.hosts else None
     head = request.serialize(name if port == (HTTPS if is_tls else HTTP) else f"{name}:{port}", fields)
-    hide = body_redaction(connection, name) if is_tls else None
     following = AnswerReader(request, keeps_body=hide is not None)
     if request.length == 0:
         connection.count_out(len(head))

@@ -77,7 +77,7 @@ class Injection:
         told = (f"{one.name} was injected into its field {one.header}" for one in used)
         return RewrittenRequest(written, tuple(dict.fromkeys(notes)), tuple(dict.fromkeys(told)))
 
-    def watch(self, host: str) -> Callable[[bytes], tuple[str, ...]]:  # noqa: ARG002 - no body gets a secret
+    def watch(self) -> Callable[[bytes], tuple[str, ...]]:
         """Return a function that takes the parts of a request's body in order and returns notes."""
         missing = {one.text.encode(): one for one in self._placeholders}
         missing |= {quote(one.text, safe="").encode(): one for one in self._placeholders}

@@ -20,7 +20,8 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class TcpStream:
-    """A connected socket, taken over and made non-blocking. Waits use the running event loop, which may change."""
+    """A connected socket, taken over and made non-blocking. Waits use the running event loop, which may change. It is
+    a :class:`casemate.files.lines.LineClient`."""
 
     def __init__(self, taken: socket.socket) -> None:
         taken.setblocking(False)
@@ -31,7 +32,6 @@ class TcpStream:
         self.ahead = bytearray()  # received and not used yet
 
     async def fill(self) -> bool:
-        """Wait for more bytes and append them to ``ahead``. Returns False at the end. Raises ``OSError``."""
         while True:
             try:
                 data = self.socket.recv(_CHUNK)
@@ -42,8 +42,6 @@ class TcpStream:
             return bool(data)
 
     def watch(self, gone: Callable[[], object], most: int) -> Callable[[], None]:
-        """Call ``gone`` once, when the other side has ended or is lost. Returns a function that stops watching. Bytes
-        that come go into ``ahead``; more than ``most`` end the watching. The caller must not read meanwhile."""
         loop, watched = asyncio.get_running_loop(), self.socket.fileno()
 
         def look() -> None:
@@ -106,13 +104,11 @@ class TcpStream:
                 await readable(self)
 
     def take(self, count: int | None = None) -> bytes:
-        """Remove and return the first ``count`` bytes of ``ahead``, or all."""
         data = bytes(self.ahead[:count])
         del self.ahead[: len(data)]
         return data
 
     async def send(self, data: bytes | memoryview) -> None:
-        """Send all of ``data``, as fast as the other side takes it. Raises ``OSError``."""
         rest = memoryview(data)
         while rest:
             try:
@@ -406,7 +402,6 @@ class TlsStream(TcpStream):
         return True
 
     async def send(self, data: bytes | memoryview) -> None:
-        """See :class:`TcpStream`."""
         rest = memoryview(data)
         async with self._sending:
             while rest:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from casemate.model.plan import NETWORK_SOCKETS
 from casemate.policy.hosts import HostRules, RequestRules
 
 if TYPE_CHECKING:
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from casemate.model.approval import ApprovalVerdict
 
 ADDRESS_RANGE = "198.18.0.0/15"  # for benchmarks (RFC 2544): unused elsewhere, and the only route of cells
-DNS, PROXY = ((one.address, one.port) for one in NETWORK_SOCKETS)
-
 
 # Returns descriptors of TCP listeners in a cell's network, in the order of the addresses and ports. From any thread.
 Listen = Callable[["Sequence[tuple[str, int]]"], "concurrent.futures.Future[list[int]]"]

@@ -56,7 +56,6 @@ class Carried:
 class _Count:
     tell: Tell  # called after each file
     named: Callable[[str], str] = str  # redacts names for reports
-    bounds: TreeBounds = BOUNDS
     files: int = 0
     folders: int = 0
     bytes: int = 0
@@ -64,10 +63,10 @@ class _Count:
 
     def has_room(self, path: Path, size: int) -> bool:
         """Whether a file of ``size`` bytes still fits. If not, report it as lost."""
-        if self.files >= self.bounds.files:
-            self.lose(path, f"there are more than {self.bounds.files} files")
-        elif size > self.bounds.file_bytes or self.bytes + size > self.bounds.total_bytes:
-            self.lose(path, f"all files together have more than {self.bounds.total_bytes} bytes")
+        if self.files >= BOUNDS.files:
+            self.lose(path, f"there are more than {BOUNDS.files} files")
+        elif size > BOUNDS.file_bytes or self.bytes + size > BOUNDS.total_bytes:
+            self.lose(path, f"all files together have more than {BOUNDS.total_bytes} bytes")
         else:
             return True
         return False
@@ -285,8 +284,8 @@ def _members(tar: tarfile.TarFile, heads: Heads, count: _Count) -> Iterator[tarf
         vars(tar)["members"] = []  # otherwise all would be kept
         if member.offset <= reached or member.size < 0:
             raise tarfile.ReadError("its parts overlap")
-        if (number := number + 1) > count.bounds.entries:
-            count.skipped.lose("…", f"there are more than {count.bounds.entries} entries; the rest was not read")
+        if (number := number + 1) > BOUNDS.entries:
+            count.skipped.lose("…", f"there are more than {BOUNDS.entries} entries; the rest was not read")
             return
         reached = member.offset
         heads.complete(member)
@@ -330,8 +329,8 @@ class _Unpacking:
     def _problem(self, path: Path, member: tarfile.TarInfo) -> str | None:
         if member.name.startswith("/") or b".." in path:
             return "its name leads out of the folder"
-        if len(path) > self.count.bounds.depth:
-            return f"it lies deeper than {self.count.bounds.depth} folders"
+        if len(path) > BOUNDS.depth:
+            return f"it lies deeper than {BOUNDS.depth} folders"
         if not member.isdir() and (member.type not in _PLAIN or member.issparse()):
             return "it is neither a regular file nor a folder"
         bad = next((why for number in range(len(path)) if (why := path_problem(path[: number + 1]))), None)

@@ -28,7 +28,7 @@ class LineClient(Protocol):
         """Wait for more bytes and append them to ``ahead``. False at the end of the stream. Raises ``OSError``."""
 
     def take(self, count: int | None = None) -> bytes:
-        """Take the first ``count`` bytes from ``ahead``."""
+        """Take the first ``count`` bytes from ``ahead``, or all."""
 
     def watch(self, gone: Callable[[], object], most: int) -> Callable[[], None]:
         """Call ``gone`` once, when the client is gone, and append received bytes to ``ahead``. Watching stops when

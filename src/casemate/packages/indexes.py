@@ -88,7 +88,8 @@ def read_pip_indexes(env: Mapping[str, str]) -> Indexes:
     anyone who may publish in one could take over a name of another. Here, as with uv, the first that knows a name is
     the only one for it. Raises ``Unavailable`` with a remedy for what cannot be used here.
     """
-    settings = _settings(env) if _has_settings(env) else {}
+    is_configured = any(name.startswith("PIP_") for name in env) or any(map(os.path.lexists, files_of_pip(env)))
+    settings = _settings(env) if is_configured else {}
     found = [_place(text, is_flat=True) for text in settings.get("find-links", "").split()]
     if settings.get("no-index", "").strip().lower() not in ("1", "true", "yes", "on", "t", "y"):
         found += [_place(text) for text in settings.get("extra-index-url", "").split()]
@@ -123,10 +124,6 @@ def files_of_pip(env: Mapping[str, str]) -> list[str]:
     shared = [f"{folder}/pip" for folder in (env.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(os.pathsep)]
     own = [f"{home}/.pip", f"{env.get('XDG_CONFIG_HOME') or f'{home}/.config'}/pip"]
     return [f"{folder}/pip.conf" for folder in (*shared, "/etc", sys.prefix, *own)]
-
-
-def _has_settings(env: Mapping[str, str]) -> bool:
-    return any(name.startswith("PIP_") for name in env) or any(map(os.path.lexists, files_of_pip(env)))
 
 
 def _settings(env: Mapping[str, str]) -> dict[str, str]:

@@ -375,7 +375,8 @@ class Environments:
                 new.rename(self._folder / key)
         finally:
             made.remove()
-        self._tidy()
+        for place in self._places()[_MOST_KEPT:]:
+            shutil.rmtree(place, ignore_errors=True)
 
     def list_all(self) -> Iterator[tuple[list[str], tuple[InstalledPackage, ...]]]:
         """For each environment, its requirements and its packages."""
@@ -389,10 +390,6 @@ class Environments:
             found = [(entry.stat().st_mtime, Path(entry.path)) for entry in os.scandir(self._folder)]
             return [path for _, path in sorted(found, reverse=True) if not path.name.startswith((".", PREFIX))]
         return []
-
-    def _tidy(self) -> None:
-        for place in self._places()[_MOST_KEPT:]:
-            shutil.rmtree(place, ignore_errors=True)
 
 
 def key_of(*facts: Sequence[str]) -> str:

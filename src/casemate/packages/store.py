@@ -13,7 +13,6 @@ from pathlib import Path
 from casemate.files.user_folders import user_folder
 
 _MOST_BYTES = 4 << 30  # in all; the least recently used are removed first
-_CHUNK = 1 << 18
 _COMING = ".coming-"
 
 

@@ -101,7 +101,6 @@ async def _send(client: LineClient, latest: _Latest, redacted: Callable[[Any], A
 
 
 Made = TypeVar("Made")
-NAME, PORT = "tools.casemate.internal", 7
 _MOST_ASKED = 16 << 20  # bytes of one cell's incomplete and unanswered requests
 _MOST_UNSENT = 128 << 20  # bytes of answers to one cell; they use the host's memory until the cell reads them
 
@@ -129,8 +128,8 @@ class ToolService:
 
     broker: Broker
     whose: Callable[[], Requester | None]
-    name: str = NAME
-    port: int = PORT
+    name: str = "tools.casemate.internal"
+    port: int = 7
     turns: CallTurns = field(default_factory=CallTurns)
     budget: LineBudget = field(default_factory=lambda: LineBudget(_MOST_ASKED))
     unsent: list[int] = field(default_factory=list)  # sizes of the answers that are not yet read

@@ -35,9 +35,6 @@ class HostSecrets:
     def set(self, name: str, value: str) -> None:
         self.store.set(self.namespace, name, value)
 
-    def delete(self, name: str) -> bool:
-        return self.store.delete(self.namespace, name)
-
 
 _METHODS = ("get", "set", "delete", "names")
 

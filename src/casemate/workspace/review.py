@@ -139,7 +139,8 @@ def choose(found: Sequence[FoundChange], paths: Sequence[str] | None) -> list[Fo
     named = [path.strip("/").removeprefix("./") for path in paths]
 
     def fits(one: FoundChange, name: str) -> bool:
-        return any(f"{path}/".startswith(f"{name}/") for path in _names_of(one))
+        changed = (path.rstrip("/") for path in (one.change.path, one.change.source) if path)
+        return any(f"{path}/".startswith(f"{name}/") for path in changed)
 
     if lacking := [name for name in named if not any(fits(one, name) for one in found)]:
         raise InvalidArgument("paths", f"nothing is changed at {lacking[0][:200]!r}")
@@ -148,10 +149,6 @@ def choose(found: Sequence[FoundChange], paths: Sequence[str] | None) -> list[Fo
     known = {id(one) for one in chosen}
     folders = [one for one in found if id(one) not in known and one.change.kind == "added" and {*one.tokens} & needed]
     return [*(one for one in folders if one.change.path.endswith("/")), *chosen]
-
-
-def _names_of(one: FoundChange) -> list[str]:
-    return [name.rstrip("/") for name in (one.change.path, one.change.source) if name]
 
 
 def _outermost(wanted: Mapping[Path, Token]) -> list[Path]:

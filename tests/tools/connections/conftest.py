@@ -37,9 +37,6 @@ class Secrets:
             raise InvalidArgument("name", "this store is only read")
         self.values[name] = value
 
-    def delete(self, name: str) -> bool:
-        return self.values.pop(name, None) is not None
-
 
 @pytest.fixture
 def secrets() -> Secrets:

@@ -119,7 +119,7 @@ def _unfit(asked: RequestedProgram) -> str:
         return f"zygotes need Python {'.'.join(map(str, _OLDEST_ZYGOTE))} or newer"
     if asked.folder is not None:
         folder = asked.folder.resolve()
-        for tree in _trees(asked.launch):
+        for tree in [Path(entry.source) for entry in asked.launch.entries if isinstance(entry, Bind)]:
             if is_inside(tree, folder) or is_inside(folder, tree):
                 return f"its environment ({tree}) lies where cells write"
     return ""
@@ -144,10 +144,6 @@ def _preload(asked: RequestedProgram) -> tuple[str, ...]:
 
 def _modules_to_preload(asked: RequestedProgram) -> tuple[str, ...]:
     return PRELOADED if asked.preload is None else asked.preload
-
-
-def _trees(launch: Launch) -> list[Path]:
-    return [Path(entry.source) for entry in launch.entries if isinstance(entry, Bind)]
 
 
 @functools.lru_cache(maxsize=64)

@@ -29,9 +29,7 @@ def show_sign_in(prompt: SignInPrompt) -> None:
             remediation="Sign in at a terminal with `casemate tools search`. The sign-in is kept in the vault.",
         )
     code = f", and enter the code {prompt.code}" if prompt.code else ""
-    print(
-        f"casemate: to sign in for the server {prompt.server!r}, open {visible(url)}{code}", file=sys.stderr, flush=True
-    )
+    sys.stderr.write(f"casemate: to sign in for the server {prompt.server!r}, open {visible(url)}{code}\n")
 
 
 _PATH = "/callback"

@@ -18,9 +18,6 @@ class SecretStore(Protocol):
     def set(self, name: str, value: str) -> None:
         """Store the value. Raises ``CasemateError`` if it cannot be stored."""
 
-    def delete(self, name: str) -> bool:
-        """Delete the value. Returns whether there was one."""
-
 
 @dataclass(frozen=True, slots=True)
 class SignInPrompt:

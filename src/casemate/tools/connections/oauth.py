@@ -58,7 +58,6 @@ class OAuthTokens:
         self._name = secret_name(server)
         self._owner = {"url": url, "client": client}
         self._held: dict[str, Any] = {}
-        self.is_kept = True  # False if they are in memory only
 
     async def load(self) -> None:
         """Read the vault. Raises ``CasemateError`` if it cannot be read."""
@@ -110,10 +109,8 @@ class OAuthTokens:
 
     async def _keep(self, **changes: Any) -> None:
         self._held = {**self._held, "owner": self._owner, **changes}
-        try:
+        with contextlib.suppress(CasemateError):  # the vault is read-only, or the token too long: it is only held here
             await asyncio.to_thread(self._store.set, self._name, json.dumps(self._held))
-        except CasemateError:
-            self.is_kept = False  # the vault is read-only, or the token too long: only this process has it
 
 
 def _read(model: type[Model], held: Any) -> Model | None:
