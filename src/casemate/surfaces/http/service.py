@@ -72,8 +72,7 @@ class Service:
         """The operations of a namespace. Raises ``QueueFull`` for too many, and what making its sandbox raises."""
         making = self._namespaces.get(namespace)
         if making is None:
-            if self.is_draining:
-                raise Ending
+            self.check_takes_work()
             if len(self._namespaces) >= MOST_NAMESPACES:
                 raise QueueFull(
                     f"{MOST_NAMESPACES} namespaces are in use",
