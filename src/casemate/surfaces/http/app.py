@@ -69,7 +69,7 @@ def retry_after(told: Mapping[str, Any]) -> str | None:
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 VERSION = "v1"
 _METRICS, _METRICS_TYPE = "/metrics", "text/plain; version=0.0.4; charset=utf-8"
-_MOST_MOUNTED = 8 * 2**20  # bytes of a request to a mounted application, such as a file that a model writes
+MOST_MOUNTED = 8 * 2**20  # bytes of a request to a mounted application, such as a file that a model writes
 _log = logging.getLogger("casemate.service")
 
 
@@ -115,7 +115,7 @@ async def hand_over(exchange: Exchange, app: Application, scope: Scope) -> None:
     """Have another application answer. A POST body is read first, within the bounds of :meth:`Exchange.body`."""
     receive = exchange.receive
     if exchange.method == "POST":
-        receive = exchange.again(await exchange.body(_MOST_MOUNTED))
+        receive = exchange.again(await exchange.body(MOST_MOUNTED))
     await app(scope, receive, exchange.send)
 
 
@@ -133,8 +133,7 @@ async def _send_error(exchange: Exchange, status: int, told: Mapping[str, Any], 
         headers["allow"] = allow
     if (after := retry_after(told)) is not None:
         headers["retry-after"] = after
-    if status >= 400:
-        headers["connection"] = "close"  # the rest of the body is not read
+    headers["connection"] = "close"  # the rest of the body is not read
     with contextlib.suppress(Gone):
         await exchange.answer(status, {"error": told}, headers)
 
@@ -293,7 +292,8 @@ class HttpApplication:
         if operation.streams:
             cursor = _cursor(exchange.head)
             takes = cursor is not None and "cursor" in operation.params.model_fields
-            await send_events(exchange, invoke.stream(name, arguments, cursor=cursor if takes else None))
+            events = invoke.stream(name, arguments, cursor=cursor if takes else None)
+            await exchange.unless_gone(send_events(exchange, events))
             return
         value = await exchange.unless_gone(invoke(name, arguments))
         await exchange.answer(200, value)
