@@ -48,9 +48,10 @@ def run(request: RunRequest) -> int:
         return _do(request)
     except CasemateError as error:
         if request.format == "json":
-            from casemate.surfaces.cli.answers import print_error
+            from casemate.surfaces.cli.answers import print_json
 
-            print_error(error)
+            said = {"kind": error.kind, "message": error.message, "remediation": error.remediation}
+            print_json({"status": "error", **said})  # no execution has this status
         raise
 
 
@@ -149,8 +150,6 @@ class _Terminated(Exception):
 
 def _check_environment(environment: str, language: str) -> None:
     """Raise ``InvalidArgument`` if the program would not use it."""
-    from casemate.languages.catalogue import runtime_for
-
     if (known := runtime_for(language).language) != "python":
         raise InvalidArgument(
             "environment",
