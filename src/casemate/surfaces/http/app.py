@@ -40,9 +40,8 @@ from casemate.surfaces.http.identity import (
     user_of,
 )
 from casemate.surfaces.http.openapi import describe_service
-from casemate.surfaces.http.service import describe
 from casemate.telemetry.rows import within_caller
-from casemate.version import INSTALLATION, how_to_install, installation
+from casemate.version import INSTALLATION, __version__, how_to_install, installation
 
 if TYPE_CHECKING:
     from casemate.surfaces.http.service import Service
@@ -252,8 +251,15 @@ class HttpApplication:
         await exchange.answer(200, describe_service())
 
     async def _send_health(self, exchange: Exchange, _principal: Principal) -> None:
-        settings = self._settings if self._listener.kind == "unix" else {}  # for the user only
-        await exchange.answer(200, describe(self._service, settings))
+        told = {
+            "status": "draining" if self._service.is_draining else "ok",
+            "version": __version__,
+            "installation": INSTALLATION,
+            "is_idle": self._service.is_idle,
+            "activity": self._service.activity(),
+            "settings": dict(self._settings) if self._listener.kind == "unix" else {},  # for the user only
+        }
+        await exchange.answer(200, told)
 
     async def _send_metrics(self, exchange: Exchange, principal: Principal) -> None:
         if principal.audience is Audience.AGENT:
