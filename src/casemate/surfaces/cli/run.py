@@ -71,7 +71,7 @@ def _do(request: RunRequest) -> int:
         given["environment"] = shutil.which("python3", path=SYSTEM_PATH)
     sandbox = Sandbox(**given, approve=asking.answer())
     if request.explain:
-        return _explain(sandbox, request, language)
+        return _explain(sandbox, request, arguments)
     sandbox.warm_up()
     from casemate.event_loop import run_in_loop
     from casemate.surfaces.cli.terminal import ReaderGone
@@ -299,12 +299,11 @@ def _say_outcome(execution: Execution, request: RunRequest, where_bound: Callabl
         say(line)
 
 
-def _explain(sandbox: Sandbox, request: RunRequest, language: str) -> int:
+def _explain(sandbox: Sandbox, request: RunRequest, arguments: dict[str, Any]) -> int:
     from casemate.surfaces.cli import interrupts
     from casemate.surfaces.cli.answers import print_json
     from casemate.surfaces.cli.plans import plan_document, plan_text
 
-    arguments = run_arguments(request, language)
     document = plan_document(interrupts.run_in(sandbox, lambda sandbox: sandbox.explain(**arguments)))
     if request.format == "json":
         print_json(document)
