@@ -74,7 +74,7 @@ def _end(loop: asyncio.AbstractEventLoop, web: uvicorn.Server) -> None:
 
 def application(server: Server[Callers]) -> Starlette:
     """Both transports in one application."""
-    mounted: list[Mounted] = [streamable(server), sse(server)]
+    mounted: list[Mounted] = [streamable(server, most_sessions=10_000), sse(server)]
 
     @contextlib.asynccontextmanager
     async def living(_app: Starlette) -> AsyncGenerator[None]:

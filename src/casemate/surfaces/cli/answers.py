@@ -7,13 +7,9 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from casemate.model.limits import LIMIT_BOUNDS, format_size
-
-if TYPE_CHECKING:
-    from casemate.errors import CasemateError
-
 
 _BYTES = {"peak_memory", "memory_total", *(name for name, one in LIMIT_BOUNDS.items() if one.form == "size")}
 _SPANS = {"age", "idle", "idle_timeout", "wall"}  # seconds
@@ -33,12 +29,6 @@ def print_json(value: Any, indent: int | None = 2) -> None:
     """Print ``value`` as :func:`json_of` formats it."""
     sys.stdout.write(json_of(value, indent) + "\n")
     sys.stdout.flush()  # after an error the process ends without a flush
-
-
-def print_error(error: CasemateError) -> None:
-    """Print an error from casemate itself; its status distinguishes it from an execution."""
-    said = {"kind": error.kind, "message": error.message, "remediation": error.remediation}
-    print_json({"status": "error", **said})
 
 
 def print_done(_answer: object = None, *, is_json: bool) -> int:

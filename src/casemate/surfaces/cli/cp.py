@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from casemate.errors import InvalidArgument, NotFound, Unavailable
 from casemate.files.archives import Packer, unpack
-from casemate.files.beneath import write_file
+from casemate.files.beneath import hold, write_file
 from casemate.files.protected import PROTECTED
 from casemate.model.limits import format_size
 from casemate.model.plan import WORKSPACE
@@ -286,10 +286,8 @@ def _pack_folder(folder: Path, archive: BinaryIO, progress: Progress) -> dict[st
         root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise InvalidArgument("source", f"cannot read {str(folder)!r}: {error.strerror}") from None
-    try:
+    with hold(root):
         packer.tree(root)
-    finally:
-        os.close(root)
     return _document(packer.end())
 
 
@@ -302,12 +300,11 @@ def _unpack_archive(archive: BinaryIO, folder: Path, progress: Progress) -> dict
     except OSError as error:
         raise InvalidArgument("target", f"cannot write {str(folder)!r}: {error.strerror}") from None
     refuses = partial(_refusal_of, folder.name)
-    try:
-        return _document(unpack(archive, root, masked=masked | 0o022, refuses=refuses, tell=progress.files))
-    except OSError as error:
-        raise Unavailable(f"{str(folder)!r} cannot hold all of it: {error.strerror}") from None
-    finally:
-        os.close(root)
+    with hold(root):
+        try:
+            return _document(unpack(archive, root, masked=masked | 0o022, refuses=refuses, tell=progress.files))
+        except OSError as error:
+            raise Unavailable(f"{str(folder)!r} cannot hold all of it: {error.strerror}") from None
 
 
 def _refusal_of(top: str, path: tuple[bytes, ...], is_folder: bool) -> str | None:
@@ -319,11 +316,8 @@ def _refusal_of(top: str, path: tuple[bytes, ...], is_folder: bool) -> str | Non
 def write_target(target: Path, data: bytes) -> None:
     """Write ``data`` to ``target``. A link there is replaced, not followed."""
     try:
-        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with hold(os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
             write_file(folder, target.name, (data,))
-        finally:
-            os.close(folder)
     except OSError as error:
         raise InvalidArgument("target", f"cannot write {str(target)!r}: {error.strerror}") from None
 

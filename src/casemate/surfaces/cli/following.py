@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from casemate.model.approval import ApprovalRequest
 from casemate.model.events import Display, Done, ErrorEvent, Output, ResultEvent
-from casemate.operations.documents import UnsentContent, event_of, execution_of
+from casemate.operations.documents import UnsentContent, event_of
 from casemate.surfaces.cli import failures
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.progress import Progress
@@ -82,12 +82,6 @@ def report_outcome(execution: Execution, run: str) -> int:
     return failures.exit_code_of(execution)
 
 
-def execution_in(state: dict[str, Any]) -> Execution | None:
-    """The outcome in the state of a run, without the contents of its files."""
-    document = state["execution"]
-    return None if document is None else execution_of(document, UnsentContent)
-
-
 def _is_exit(error: ProgramError) -> bool:
     return error.name == "SystemExit" and error.value.lstrip("-").isdecimal()
 
@@ -103,18 +97,14 @@ async def _waits_for(remote: RemoteOperations, run: str, request: str) -> bool:
 
 
 async def answer_request(remote: RemoteOperations, request: ApprovalRequest, screen: asyncio.Lock) -> None:
-    """Ask about a request here, or say which command answers it."""
+    """Ask about a request here, until it is answered elsewhere; or say which command answers it."""
     from casemate.surfaces.cli.terminal import Terminal, somebody_is_there
 
     if request.kind == "elicitation" or not somebody_is_there():
         say(f"waits for an approval: casemate approvals show {request.id}")
         return
-    await decided_here(remote, request, Terminal(screen))
-
-
-async def decided_here(remote: RemoteOperations, request: ApprovalRequest, terminal: Terminal) -> None:
-    """Ask the person at the terminal and tell the service. The question is withdrawn if it is answered elsewhere."""
-    asking = asyncio.ensure_future(decide_at_terminal(remote, request, terminal))  # noqa: TID251 - awaited or cancelled here
+    here = decide_at_terminal(remote, request, Terminal(screen))
+    asking = asyncio.ensure_future(here)  # noqa: TID251 - awaited or cancelled below
     elsewhere = asyncio.ensure_future(_over(remote, request.id))  # noqa: TID251 - the same
     try:
         first, _ = await asyncio.wait([asking, elsewhere], return_when=asyncio.FIRST_COMPLETED)

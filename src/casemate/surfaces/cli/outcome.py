@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 
 from casemate.errors import InvalidArgument
-from casemate.files.beneath import write_file
+from casemate.files.beneath import hold, write_file
 from casemate.model.approval import BY_RULE
 from casemate.model.execution import Execution, Result, hidden_in_vain, not_reached
 from casemate.policy.hosts import LOCAL_NAME, NO_RULE, USUAL_PORTS, host_rule
@@ -244,14 +244,12 @@ def _save(files: list[tuple[str, bytes]], folder: str) -> dict[str, str]:
     except OSError as error:
         return {name: str(error.strerror) for name, _ in files}
     failed: dict[str, str] = {}
-    try:
+    with hold(root):
         for name, data in files:
             try:
                 write_file(root, name, (data,))
             except OSError as error:
                 failed[name] = str(error.strerror)
-    finally:
-        os.close(root)
     return failed
 
 

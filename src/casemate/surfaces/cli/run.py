@@ -48,9 +48,10 @@ def run(request: RunRequest) -> int:
         return _do(request)
     except CasemateError as error:
         if request.format == "json":
-            from casemate.surfaces.cli.answers import print_error
+            from casemate.surfaces.cli.answers import print_json
 
-            print_error(error)
+            said = {"kind": error.kind, "message": error.message, "remediation": error.remediation}
+            print_json({"status": "error", **said})  # no execution has this status
         raise
 
 
@@ -70,7 +71,7 @@ def _do(request: RunRequest) -> int:
         given["environment"] = shutil.which("python3", path=SYSTEM_PATH)
     sandbox = Sandbox(**given, approve=asking.answer())
     if request.explain:
-        return _explain(sandbox, request, language)
+        return _explain(sandbox, request, arguments)
     sandbox.warm_up()
     from casemate.event_loop import run_in_loop
     from casemate.surfaces.cli.terminal import ReaderGone
@@ -149,8 +150,6 @@ class _Terminated(Exception):
 
 def _check_environment(environment: str, language: str) -> None:
     """Raise ``InvalidArgument`` if the program would not use it."""
-    from casemate.languages.catalogue import runtime_for
-
     if (known := runtime_for(language).language) != "python":
         raise InvalidArgument(
             "environment",
@@ -300,12 +299,11 @@ def _say_outcome(execution: Execution, request: RunRequest, where_bound: Callabl
         say(line)
 
 
-def _explain(sandbox: Sandbox, request: RunRequest, language: str) -> int:
+def _explain(sandbox: Sandbox, request: RunRequest, arguments: dict[str, Any]) -> int:
     from casemate.surfaces.cli import interrupts
     from casemate.surfaces.cli.answers import print_json
     from casemate.surfaces.cli.plans import plan_document, plan_text
 
-    arguments = run_arguments(request, language)
     document = plan_document(interrupts.run_in(sandbox, lambda sandbox: sandbox.explain(**arguments)))
     if request.format == "json":
         print_json(document)

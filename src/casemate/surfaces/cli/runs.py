@@ -17,7 +17,7 @@ from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import format_age, print_answer, print_json, print_lines, table_of
 from casemate.surfaces.cli.commands import asks
 from casemate.surfaces.cli.connection import PLAIN, Quiet, ServiceOptions, ask_each, list_rows, with_service
-from casemate.surfaces.cli.failures import say
+from casemate.surfaces.cli.failures import exit_code_of_error, say
 from casemate.surfaces.cli.parameters import PROGRAM_LIMITS, Name, Output, Raw, RunHandle, takes
 
 if TYPE_CHECKING:
@@ -330,19 +330,16 @@ async def _over(remote: RemoteOperations, run: str) -> dict[str, Any]:
 
 
 def _outcome(state: dict[str, Any], service: ServiceOptions) -> int:
+    from casemate.operations.documents import UnsentContent, error_from, execution_of
+
     if service.is_json:
         print_json(state)
     if (error := state["error"]) is not None:
         say(error["message"])
-        from casemate.operations.documents import error_from
-        from casemate.surfaces.cli.failures import exit_code_of_error
-
         return exit_code_of_error(error_from(error))
-    from casemate.surfaces.cli.following import execution_in, report_outcome
+    from casemate.surfaces.cli.following import report_outcome
 
-    execution = execution_in(state)
-    assert execution is not None
-    return report_outcome(execution, state["run"])
+    return report_outcome(execution_of(state["execution"], UnsentContent), state["run"])
 
 
 _OPTIONS = "casemate exec --help lists the options. A program that begins like one can come from --file or stdin."

@@ -19,7 +19,7 @@ from casemate.surfaces.cli.failures import say
 
 if TYPE_CHECKING:
     from casemate.operations.operations import Operations
-    from casemate.surfaces.mcp.callers import Invoke, LocalBackend, RemoteBackend
+    from casemate.surfaces.mcp.callers import LocalBackend
 
 
 TRANSPORTS = ("stdio", "http", "sse")
@@ -115,10 +115,11 @@ def serve(options: ServeOptions) -> int:
 
     import asyncio
 
+    from casemate.surfaces.mcp.callers import RemoteBackend
     from casemate.surfaces.mcp.server import ANSWER_WITHIN, make_server
 
     may_approve = options.may_approve or options.transport == "stdio"
-    backend = _embedded_backend(options, may_approve) if options.is_embedded else _remote_backend(may_approve)
+    backend = _embedded_backend(options, may_approve) if options.is_embedded else RemoteBackend(may_approve=may_approve)
     within = ANSWER_WITHIN if options.answer_within is None else options.answer_within
     server = make_server(backend, toolset=options.toolset, answer_within=within)
     gc.freeze()  # all loaded objects live to the end
@@ -198,17 +199,6 @@ def _start_service() -> None:
 
     with contextlib.suppress(CasemateError, OSError):
         run_in_loop(start_service(places_of(os.environ), os.environ))
-
-
-def _remote_backend(may_approve: bool) -> RemoteBackend:
-    from casemate.surfaces.mcp.callers import RemoteBackend
-
-    async def connect_client(name: str, approves: bool) -> Invoke:
-        from casemate.remote.client import connect
-
-        return await connect(agent=name, may_approve=approves, runs=True)
-
-    return RemoteBackend(connect_client, may_approve=may_approve)
 
 
 def _embedded_backend(options: ServeOptions, may_approve: bool) -> LocalBackend:

@@ -21,7 +21,6 @@ from casemate.surfaces.cli.answers import print_answer, print_json
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.parameters import Output, takes
 from casemate.surfaces.http.tokens import Token, Tokens
-from casemate.surfaces.http.unit import unit
 
 app = App(name="service", help="Keep sessions, runs and approvals alive for the user's commands and servers.")
 tokens = App(name="token", help="Manage tokens for clients over TCP.")
@@ -38,6 +37,36 @@ _SHOWN_FIELDS = (
     "name", "audience", "namespace", "may_approve", "may_run_commands", "secrets", "created", "expires",
 )  # fmt: skip
 _LOG_TAIL = 64 * 1024  # bytes
+# See systemd.exec(5), systemd.service(5), user_namespaces(7).
+_UNIT = """\
+[Unit]
+Description=casemate: sessions, runs and approvals of sandboxed programs
+Documentation=man:systemd.exec(5)
+
+[Service]
+Type=exec
+ExecStart={python} -P -m casemate service --drain 30
+# The first signal drains, a second ends it at once; what still runs then is killed with the group.
+KillMode=mixed
+TimeoutStopSec=60
+Restart=on-failure
+RestartSec=2
+UMask=0077
+# Limits of cells are those of cgroups where the service may divide its own.
+Delegate=cpu memory pids
+# Nothing here needs to gain privileges; cells have user namespaces of their own and none beyond.
+NoNewPrivileges=yes
+LockPersonality=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+SystemCallArchitectures=native
+MemoryDenyWriteExecute=no
+# Not set, since each would take away what walls are made of: RestrictNamespaces=, PrivateUsers=, ProtectProc=,
+# ProtectKernelTunables=, PrivateMounts=, SystemCallFilter= (namespaces, mounts, /proc and seccomp of the cells' own).
+
+[Install]
+WantedBy=default.target
+"""
 
 
 @takes(
@@ -148,7 +177,7 @@ def logs() -> int:
 @app.command(name="unit")
 def print_unit() -> int:
     """Print a systemd unit: casemate service unit > ~/.config/systemd/user/casemate.service"""
-    sys.stdout.write(unit(sys.executable))
+    sys.stdout.write(_UNIT.format(python=sys.executable.replace("%", "%%").replace(" ", "\\x20")))
     return 0
 
 

@@ -40,9 +40,8 @@ from casemate.surfaces.http.identity import (
     user_of,
 )
 from casemate.surfaces.http.openapi import describe_service
-from casemate.surfaces.http.service import describe
 from casemate.telemetry.rows import within_caller
-from casemate.version import INSTALLATION, how_to_install, installation
+from casemate.version import INSTALLATION, __version__, how_to_install, installation
 
 if TYPE_CHECKING:
     from casemate.surfaces.http.service import Service
@@ -69,7 +68,7 @@ def retry_after(told: Mapping[str, Any]) -> str | None:
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 VERSION = "v1"
 _METRICS, _METRICS_TYPE = "/metrics", "text/plain; version=0.0.4; charset=utf-8"
-_MOST_MOUNTED = 8 * 2**20  # bytes of a request to a mounted application, such as a file that a model writes
+MOST_MOUNTED = 8 * 2**20  # bytes of a request to a mounted application, such as a file that a model writes
 _log = logging.getLogger("casemate.service")
 
 
@@ -115,7 +114,7 @@ async def hand_over(exchange: Exchange, app: Application, scope: Scope) -> None:
     """Have another application answer. A POST body is read first, within the bounds of :meth:`Exchange.body`."""
     receive = exchange.receive
     if exchange.method == "POST":
-        receive = exchange.again(await exchange.body(_MOST_MOUNTED))
+        receive = exchange.again(await exchange.body(MOST_MOUNTED))
     await app(scope, receive, exchange.send)
 
 
@@ -133,8 +132,7 @@ async def _send_error(exchange: Exchange, status: int, told: Mapping[str, Any], 
         headers["allow"] = allow
     if (after := retry_after(told)) is not None:
         headers["retry-after"] = after
-    if status >= 400:
-        headers["connection"] = "close"  # the rest of the body is not read
+    headers["connection"] = "close"  # the rest of the body is not read
     with contextlib.suppress(Gone):
         await exchange.answer(status, {"error": told}, headers)
 
@@ -253,8 +251,15 @@ class HttpApplication:
         await exchange.answer(200, describe_service())
 
     async def _send_health(self, exchange: Exchange, _principal: Principal) -> None:
-        settings = self._settings if self._listener.kind == "unix" else {}  # for the user only
-        await exchange.answer(200, describe(self._service, settings))
+        told = {
+            "status": "draining" if self._service.is_draining else "ok",
+            "version": __version__,
+            "installation": INSTALLATION,
+            "is_idle": self._service.is_idle,
+            "activity": self._service.activity(),
+            "settings": dict(self._settings) if self._listener.kind == "unix" else {},  # for the user only
+        }
+        await exchange.answer(200, told)
 
     async def _send_metrics(self, exchange: Exchange, principal: Principal) -> None:
         if principal.audience is Audience.AGENT:
@@ -293,7 +298,8 @@ class HttpApplication:
         if operation.streams:
             cursor = _cursor(exchange.head)
             takes = cursor is not None and "cursor" in operation.params.model_fields
-            await send_events(exchange, invoke.stream(name, arguments, cursor=cursor if takes else None))
+            events = invoke.stream(name, arguments, cursor=cursor if takes else None)
+            await exchange.unless_gone(send_events(exchange, events))
             return
         value = await exchange.unless_gone(invoke(name, arguments))
         await exchange.answer(200, value)

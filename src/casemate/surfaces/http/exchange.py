@@ -247,7 +247,7 @@ class Exchange:
 
     async def answer(self, status: int, value: Any, headers: Mapping[str, str] | None = None) -> None:
         """Send ``value`` as JSON. Raises :class:`Gone`."""
-        pieces = [_dump(value)] if _is_small(value) else [piece async for piece in json_pieces(value)]
+        pieces = [piece async for piece in json_pieces(value)]
         size = sum(len(piece) for piece in pieces)
         given = {"content-type": "application/json", "content-length": str(size), **(headers or {})}
         bodies = [*(_body(piece, is_more=True) for piece in pieces[:-1]), _body(pieces[-1], is_more=False)]
@@ -298,9 +298,6 @@ def _body(piece: bytes, *, is_more: bool) -> Message:
 
 async def json_pieces(value: Any) -> AsyncGenerator[bytes]:
     """``value`` as JSON, encoded piece by piece, so that other tasks run in between."""
-    if _is_small(value):
-        yield _dump(value)
-        return
     held: list[bytes] = []
     size = 0
     for part in _parts(value):
@@ -370,10 +367,6 @@ _END = frame_event("end", {})
 async def send_events(exchange: Exchange, events: AsyncGenerator[dict[str, Any]]) -> None:
     """Answer with ``events``; each is asked for when the one before it was taken. The stream ends with the event
     ``end``, or with ``error`` after a failure. A failure before the first event is raised, as is :class:`Gone`."""
-    await exchange.unless_gone(_all(exchange, events))
-
-
-async def _all(exchange: Exchange, events: AsyncGenerator[dict[str, Any]]) -> None:
     stream = _Stream(exchange)
     async with contextlib.aclosing(events):
         alive = asyncio.ensure_future(stream.keep_alive())  # noqa: TID251 - cancelled and waited for below

@@ -7,16 +7,15 @@ import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from casemate.errors import QueueFull, SandboxClosed
 from casemate.execution.threads import to_thread_to_end
 from casemate.operations.operations import Operations
 from casemate.surfaces.http.stores import Database, KeepingChannel, KeptRequests, Results
-from casemate.version import INSTALLATION, __version__
 
 if TYPE_CHECKING:
     from casemate.api.sandbox import Sandbox
@@ -72,8 +71,7 @@ class Service:
         """The operations of a namespace. Raises ``QueueFull`` for too many, and what making its sandbox raises."""
         making = self._namespaces.get(namespace)
         if making is None:
-            if self.is_draining:
-                raise Ending
+            self.check_takes_work()
             if len(self._namespaces) >= MOST_NAMESPACES:
                 raise QueueFull(
                     f"{MOST_NAMESPACES} namespaces are in use",
@@ -207,15 +205,3 @@ class Ending(SandboxClosed):
             "the service is ending and takes no new work",
             remediation="Ask again in a moment: the next command starts one.",
         )
-
-
-def describe(service: Service, settings: Mapping[str, str]) -> dict[str, Any]:
-    """The health document for authenticated clients."""
-    return {
-        "status": "draining" if service.is_draining else "ok",
-        "version": __version__,
-        "installation": INSTALLATION,
-        "is_idle": service.is_idle,
-        "activity": service.activity(),
-        "settings": dict(settings),
-    }

@@ -14,7 +14,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,10 +122,13 @@ class KeptRequests:
         self._database.write(("DELETE FROM requests WHERE id = ? AND state = 'asked'", (request,)))
 
     def reopen(self) -> None:
-        """Open all asked requests: their cells died with the service."""
-        until = self._today() + OPEN_FOR
-        self._database.write(("UPDATE requests SET state = 'open', until = ? WHERE state = 'asked'", (until,)))
-        self._trim()
+        """Open all asked requests: their cells died with the service. Drop those that are too old, or too many."""
+        now = self._today()
+        self._database.write(
+            ("UPDATE requests SET state = 'open', until = ? WHERE state = 'asked'", (now + OPEN_FOR,)),
+            ("DELETE FROM requests WHERE until <= ?", (now,)),
+            ("DELETE FROM requests WHERE id NOT IN (SELECT id FROM requests ORDER BY until DESC LIMIT ?)", (_MOST,)),
+        )
 
     def open(self, namespace: str) -> list[Document]:
         rows = self._database.rows(
@@ -156,16 +159,6 @@ class KeptRequests:
         """Summary of what a run waits or waited for; empty if it waits for nothing."""
         rows = self._database.rows("SELECT document FROM requests WHERE run = ? LIMIT 1", (run,))
         return str(json.loads(rows[0][0]).get("summary", "")) if rows else ""
-
-    def _trim(self) -> None:
-        self._database.write(
-            ("DELETE FROM requests WHERE state != 'asked' AND until <= ?", (self._today(),)),
-            (
-                "DELETE FROM requests WHERE state != 'asked' AND id NOT IN"
-                " (SELECT id FROM requests WHERE state != 'asked' ORDER BY until DESC LIMIT ?)",
-                (_MOST,),
-            ),
-        )
 
 
 class KeepingChannel:
@@ -274,9 +267,10 @@ class Results(FolderStore):
 
     def _rest_of(self, head: Document) -> Execution:
         written: dict[str, list[str]] = {"stdout": [], "stderr": []}
-        for event in _events(self.folder(head["run"]) / _EVENTS):
-            if event.get("event") == "output" and event.get("stream") in written:
-                written[event["stream"]].append(str(event.get("text", "")))
+        with suppress(OSError, ValueError):  # up to the first damaged event
+            for event in read_log(self.folder(head["run"]) / _EVENTS):
+                if event.get("event") == "output" and event.get("stream") in written:
+                    written[event["stream"]].append(str(event.get("text", "")))
         stdout, stderr = "".join(written["stdout"]), "".join(written["stderr"])
         is_cut = max(len(stdout), len(stderr)) > _MOST_TEXT
         return Execution(
@@ -297,12 +291,3 @@ class Results(FolderStore):
         else:
             why, what = "The service was stopped during this run.", "Run it again."
         return Cause(_CODE, why, what, retryable=True)
-
-
-def _events(path: Path) -> Iterator[dict[str, Any]]:
-    """The complete events of a log, up to the first damaged one."""
-
-    try:
-        yield from read_log(path)
-    except (OSError, ValueError):
-        return

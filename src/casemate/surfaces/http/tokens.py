@@ -102,7 +102,6 @@ class Tokens:
 
     def remove(self, name: str) -> bool:
         """Remove a token. Returns whether it existed."""
-
         with self._change() as known:
             found = [one.id for one in known.values() if one.name == name]
             for token_id in found:
@@ -187,7 +186,6 @@ def _token_of(one: Any) -> Token:
     rights = (made.may_approve, made.may_run_commands)
     if not is_ending or not all(isinstance(text, str) for text in texts) or not {*map(type, rights)} == {bool}:
         raise ValueError("a token has unknown or wrong fields")
-
     return made
 
 

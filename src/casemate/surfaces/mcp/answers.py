@@ -137,8 +137,9 @@ def above(text: str, lines: Sequence[str], what: str = _OUTPUT) -> str:
 def end_answer(state: Document, page: Page) -> CallToolResult:
     """The answer for a run that is over."""
     run, session, execution = str(state["run"]), state["session"], state["execution"]
-    failed = _failure_lines(execution, page)
-    lines = [_ending_text(execution), *failed, *_more(run, page)]
+    lines = [_ending_text(execution), *_failure_lines(execution, page)]
+    if not page.is_whole:
+        lines.append(f'There is more output: read_output(run="{run}", cursor={page.cursor})')
     if not page.text and page.is_whole and execution["status"] == "ok":
         lines.append("it printed nothing")
     pictures, picture_lines, links = _pictures(run, execution)
@@ -200,8 +201,7 @@ def unfinished_answer(state: Document, handle: str, page: Page, *, can_answer: b
         "duration": None,
         "cursor": page.cursor, "is_whole": page.is_whole, "images": 0, "files": [], "cause": None,
     }  # fmt: skip
-    content: list[ContentBlock] = [TextContent(type="text", text=text)]
-    return CallToolResult(content=content, structured_content=structured)
+    return text_answer(text, structured)
 
 
 def outcome_schema() -> dict[str, Any]:
@@ -263,12 +263,6 @@ def _not_reached(execution: Document) -> list[str]:
     found = not_reached(Crossing(**known_fields(Crossing, one)) for one in execution.get("crossings") or [])
     lines = [cut(f"not reached: {where}: {reason}", _LONGEST_REFUSED) for where, reason in found[:_MOST_REFUSED]]
     return [*lines, f"not reached: {len(found) - _MOST_REFUSED} more"] if len(found) > _MOST_REFUSED else lines
-
-
-def _more(run: str, page: Page) -> list[str]:
-    if page.is_whole:
-        return []
-    return [f'There is more output: read_output(run="{run}", cursor={page.cursor})']
 
 
 def _cause(execution: Document) -> Document | None:

@@ -298,14 +298,12 @@ class LocalBackend(Backend):
 
 
 class RemoteBackend(Backend):
-    """Operations of a service. ``reach`` connects an agent to it, as an approver or not, on first use."""
-
-    def __init__(self, reach: Callable[[str, bool], Awaitable[Invoke]], *, may_approve: bool) -> None:
-        super().__init__(may_approve=may_approve)
-        self._reach = reach
+    """Operations of the user's service."""
 
     async def connect(self, name: str, request: Request | None, *, may_approve: bool) -> Invoke:  # noqa: ARG002
-        return await self._reach(name, may_approve)
+        from casemate.remote.client import connect
+
+        return await connect(agent=name, may_approve=may_approve, runs=True)
 
 
 class ServiceBackend(Backend):

@@ -14,7 +14,7 @@ import select
 import signal
 import stat
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import IO, Any
 
 from casemate import __version__
@@ -30,12 +30,16 @@ Json = dict[str, Any]
 
 
 class Early:
-    """Takes over standard input and output, and answers the first request. From then on, other parts of the process
-    read nothing from standard input, and their standard output goes to standard error."""
+    """Takes over standard input and output, which the SDK gets as lines of text, and answers the first request. From
+    then on, other parts of the process read nothing from standard input, and their standard output goes to standard
+    error."""
 
     def __init__(self) -> None:
         self._input = os.fdopen(_take_descriptor(0, os.open(os.devnull, os.O_RDONLY)), "rb")
         self._output = os.fdopen(_take_descriptor(1, os.dup(2)), "wb")
+        self._is_pipe = stat.S_ISFIFO(os.fstat(self._output.fileno()).st_mode)
+        self._room = select.poll()
+        self._room.register(self._output, select.POLLOUT)
         self._line = b""
         self._answered: str | int | None = None
         self._has_answered = False
@@ -53,76 +57,23 @@ class Early:
         except (OSError, ValueError):  # the SDK gets the same error
             return
 
-    def open_input(self, refuse: Callable[[str], Awaitable[None]]) -> Incoming:
-        """Standard input for the SDK. ``refuse`` writes the answer to a line that the SDK would ignore."""
-        return Incoming(self._thread.join, lambda: self._line, self._input, refuse)
-
-    def open_output(self) -> Outgoing:
-        """Standard output for the SDK."""
-        return Outgoing(self._output, self._is_known)
-
-    def _is_known(self, line: str) -> bool:
-        """Whether this is the SDK's answer to the request answered early."""
-        if not self._has_answered:
-            return False
-        message = json.loads(line)
-        if message.get("id") != self._answered or "method" in message:
-            return False
-        self._has_answered = False
-        return True
-
-
-def line_of(file: IO[bytes]) -> bytes:
-    """The next line; empty at the end. A line longer than any request becomes invalid JSON."""
-    line = file.readline(_MOST_LINE)
-    if len(line) < _MOST_LINE or line.endswith(b"\n"):
-        return line
-    while (rest := file.readline(_PIECE)) and not rest.endswith(b"\n"):
-        pass
-    return b"{\n"
-
-
-class Incoming:
-    """Lines of text. The first was read before. Reads in threads, as the SDK does."""
-
-    def __init__(
-        self,
-        first_is_there: Callable[[], None],
-        first: Callable[[], bytes],
-        rest: IO[bytes],
-        refuse: Callable[[str], Awaitable[None]],
-    ) -> None:
-        self._first_is_there = first_is_there
-        self._first = first
-        self._rest = rest
-        self._refuse = refuse
-
     async def __aiter__(self) -> AsyncIterator[str]:
+        """The lines of standard input. Reads in threads, as the SDK does."""
         from anyio import to_thread
 
-        await to_thread.run_sync(self._first_is_there)
-        line = self._first()
+        await to_thread.run_sync(self._thread.join)
+        line = self._line
         while line:
             text = line.decode("utf-8", "replace")
             if (refusal := await to_thread.run_sync(refusal_of, text)) is None:
                 yield text
-            else:
-                await self._refuse(json.dumps(refusal) + "\n")
-            line = await to_thread.run_sync(line_of, self._rest)
-
-
-class Outgoing:
-    """Lines of text, without the answer that was sent early."""
-
-    def __init__(self, output: IO[bytes], is_known: Callable[[str], bool]) -> None:
-        self._output = output
-        self._is_known = is_known
-        self._is_pipe = stat.S_ISFIFO(os.fstat(output.fileno()).st_mode)
-        self._room = select.poll()
-        self._room.register(output, select.POLLOUT)
+            else:  # the SDK would ignore the line
+                await self.write(json.dumps(refusal) + "\n")
+            line = await to_thread.run_sync(line_of, self._input)
 
     async def write(self, line: str) -> None:
-        """Write a line. It blocks in a thread, never in the event loop, if the client does not read."""
+        """Write a line, unless it is the answer that was sent early. It blocks in a thread, never in the event loop, if
+        the client does not read."""
         if self._is_known(line):
             return
         data = line.encode()
@@ -146,6 +97,26 @@ class Outgoing:
     def _write(self, data: bytes) -> None:
         self._output.write(data)
         self._output.flush()
+
+    def _is_known(self, line: str) -> bool:
+        """Whether this is the SDK's answer to the request answered early."""
+        if not self._has_answered:
+            return False
+        message = json.loads(line)
+        if message.get("id") != self._answered or "method" in message:
+            return False
+        self._has_answered = False
+        return True
+
+
+def line_of(file: IO[bytes]) -> bytes:
+    """The next line; empty at the end. A line longer than any request becomes invalid JSON."""
+    line = file.readline(_MOST_LINE)
+    if len(line) < _MOST_LINE or line.endswith(b"\n"):
+        return line
+    while (rest := file.readline(_PIECE)) and not rest.endswith(b"\n"):
+        pass
+    return b"{\n"
 
 
 def refusal_of(line: str) -> Json | None:

@@ -33,8 +33,7 @@ class Mount:
 
     Each principal has its own server, so that none can use another's MCP sessions or take all that are allowed."""
 
-    def __init__(self, toolset: str = "default") -> None:
-        self._toolset = toolset
+    def __init__(self) -> None:
         self._apps: OrderedDict[tuple[str, str, str], _MountedServer] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,7 +58,7 @@ class Mount:
 
     async def _serve(self, ready: asyncio.Future[ASGIApp]) -> None:
         try:
-            app, living = await asyncio.to_thread(_make, self._toolset)
+            app, living = await asyncio.to_thread(_make)
             async with contextlib.AsyncExitStack() as stack:
                 for one in living:
                     await stack.enter_async_context(one)
@@ -77,17 +76,16 @@ class Mount:
 
 def mounts() -> Mapping[str, Mount]:
     """The mounted applications of a service, by the first parts of their paths."""
-    one = Mount()
-    return dict.fromkeys(PATHS, one)
+    return dict.fromkeys(PATHS, Mount())
 
 
-def _make(toolset: str) -> tuple[ASGIApp, list[Any]]:
+def _make() -> tuple[ASGIApp, list[Any]]:
     from starlette.routing import Router
 
     from casemate.surfaces.mcp.callers import ServiceBackend
     from casemate.surfaces.mcp.server import make_server
     from casemate.surfaces.mcp.web import sse, streamable
 
-    server = make_server(ServiceBackend(), toolset=toolset)
+    server = make_server(ServiceBackend())
     mounted = [streamable(server, most_sessions=_MOST_SESSIONS), sse(server)]
     return Router([route for one in mounted for route in one.routes]), [one.lifespan for one in mounted]

@@ -41,13 +41,10 @@ _BEFORE_LINKS = ("2024-11-05", "2025-03-26")  # revisions without links in an an
 _log = logging.getLogger(__name__)
 
 
-def make_server(
-    backend: Backend, *, toolset: str = "default", answer_within: float = ANSWER_WITHIN, state_key: bytes | None = None
-) -> Server[Callers]:
+def make_server(backend: Backend, *, toolset: str = "default", answer_within: float = ANSWER_WITHIN) -> Server[Callers]:
     """A server for any number of connections. Raises ``InvalidArgument`` for an unknown toolset.
 
-    ``answer_within``: seconds until a call is answered, done or not. ``state_key``: at least 32 secret bytes that seal
-    the state which clients hand back; servers that share a key accept each other's. None makes a new key.
+    ``answer_within``: seconds until a call is answered, done or not.
     """
     check_toolset(toolset)
     callers = Callers(backend)
@@ -57,28 +54,23 @@ def make_server(
         async with callers.open():
             yield callers
 
+    async def list_tools(_context: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        described = [one.definition() for one in tools_of(toolset).values()]
+        return types.ListToolsResult(tools=described, ttl_ms=_LISTS_HOLD, cache_scope="public")
+
     server: Server[Callers] = Server(
         NAME, version=__version__, title=NAME, instructions=INSTRUCTIONS, lifespan=run_callers,
         get_tool_input_schema=lambda name: tools_of(toolset)[name].input_schema if name in tools_of(toolset) else None,
-        on_list_tools=_make_lister(toolset), on_call_tool=_make_caller(toolset, answer_within),
+        on_list_tools=list_tools, on_call_tool=_make_caller(toolset, answer_within),
         on_list_resources=_no_resources, on_list_resource_templates=_templates, on_read_resource=_read,
     )  # fmt: skip
 
     def bind(context: Context) -> str:
         return callers.of(context).name
 
-    key = state_key or secrets.token_bytes(32)
-    security = RequestStateSecurity(keys=[key], ttl=_STATE_HOLDS, bind_principal=bind)
+    security = RequestStateSecurity(keys=[secrets.token_bytes(32)], ttl=_STATE_HOLDS, bind_principal=bind)
     server.middleware.append(RequestStateBoundary(security, default_audience=NAME))
     return server
-
-
-def _make_lister(toolset: str) -> Callable[..., Any]:
-    async def list_tools(_context: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        described = [one.definition() for one in tools_of(toolset).values()]
-        return types.ListToolsResult(tools=described, ttl_ms=_LISTS_HOLD, cache_scope="public")
-
-    return list_tools
 
 
 def _make_caller(toolset: str, answer_within: float) -> Callable[..., Any]:
@@ -140,12 +132,10 @@ async def _read(context: Context, params: types.ReadResourceRequestParams) -> ty
 async def serve_stdio(server: Server[Callers], early: Early) -> None:
     """Serve until the client closes standard input. A signal ends the client's runs and sessions. Then the
     process exits at once, because its reading thread cannot be woken. ``early`` holds standard input and output."""
-    output = early.open_output()
-    incoming_lines = cast("AsyncFile[str]", early.open_input(output.write))
-    outgoing_lines = cast("AsyncFile[str]", output)
+    lines = cast("AsyncFile[str]", early)
     async with server.lifespan(server) as callers, anyio.create_task_group() as tasks:
         tasks.start_soon(_end_by_signal, callers)
-        async with stdio_server(incoming_lines, outgoing_lines) as (incoming, outgoing):
+        async with stdio_server(lines, lines) as (incoming, outgoing):
             await server.run(incoming, outgoing, server.create_initialization_options())
         tasks.cancel_scope.cancel()
 

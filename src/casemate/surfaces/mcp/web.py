@@ -26,7 +26,7 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 
 from casemate.errors import Unavailable
 from casemate.model.operation import Audience, Principal
-from casemate.surfaces.http.app import answer_request, hand_over
+from casemate.surfaces.http.app import MOST_MOUNTED, answer_request, hand_over
 from casemate.surfaces.http.exchange import Exchange, Shares
 from casemate.surfaces.http.identity import Listener, check_principal, hosts_of, token_of
 from casemate.surfaces.http.server import Server as Place
@@ -40,9 +40,7 @@ if TYPE_CHECKING:
 
     from casemate.surfaces.mcp.callers import Callers
 
-MOST_BODY = 8 * 2**20  # bytes of one request, such as a file for write_file
 _IDLE = 1800.0  # seconds without requests after which an MCP session is forgotten
-_MOST_SESSIONS = 10_000
 _MESSAGES = "/messages/"
 
 
@@ -54,10 +52,10 @@ class Mounted:
     lifespan: contextlib.AbstractAsyncContextManager[None]
 
 
-def streamable(server: Server[Callers], *, most_sessions: int = _MOST_SESSIONS) -> Mounted:
+def streamable(server: Server[Callers], *, most_sessions: int) -> Mounted:
     """Streamable HTTP at ``/mcp``."""
     manager = ResumingSessions(
-        server, session_idle_timeout=_IDLE, max_sessions=most_sessions, max_request_body_size=MOST_BODY,
+        server, session_idle_timeout=_IDLE, max_sessions=most_sessions, max_request_body_size=MOST_MOUNTED,
         retry_interval=RETRY,
     )  # fmt: skip
     return Mounted((Route("/mcp", endpoint=_Leaving(manager, server)),), manager.run())
@@ -65,7 +63,7 @@ def streamable(server: Server[Callers], *, most_sessions: int = _MOST_SESSIONS) 
 
 def sse(server: Server[Callers]) -> Mounted:
     """The SSE transport of revision 2024-11-05: events at ``/sse``, requests to ``/messages/``."""
-    transport = SseServerTransport(_MESSAGES, max_request_body_size=MOST_BODY)
+    transport = SseServerTransport(_MESSAGES, max_request_body_size=MOST_MOUNTED)
 
     async def events(scope: Scope, receive: Receive, send: Send) -> None:
         async with transport.connect_sse(scope, receive, send) as (incoming, outgoing):
