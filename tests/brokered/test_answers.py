@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.brokered.conftest import Opened, Witness
 from tests.brokered.test_calls import RAW, told
+from tests.support.approvers import answering
 
 from casemate import ApprovalRequest
 
@@ -35,13 +36,8 @@ async def test_answers_that_are_not_read_make_room_for_no_more(opened: Opened) -
 @pytest.mark.parametrize("number", ["1e16", "-0.0", "1e21", "5e-324"])
 async def test_a_number_is_sent_as_it_was_shown(opened: Opened, witness: Witness, number: str) -> None:
     seen: list[ApprovalRequest] = []
-
-    def approve(request: ApprovalRequest) -> bool:
-        seen.append(request)
-        return True
-
     code = f'raw = b\'{{"do":"call","server":"w","tool":"table","arguments":{{"n":{number}}}}}\'\n'
-    async with opened(approve=approve) as sandbox:
+    async with opened(approve=answering(seen)) as sandbox:
         assert told(await sandbox.run(RAW + code + "print(json.dumps(ask(None, raw)['ok']))")) is True
     assert witness.calls == [("table", {"n": float(number)})]
     assert seen[0].arguments == {"n": float(number)}

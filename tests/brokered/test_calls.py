@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests.brokered.conftest import Opened, Witness
+from tests.support.approvers import answering
 
 from casemate import ApprovalRequest, Decision, Done, InvalidArgument, Sandbox, ToolUnavailable
 from casemate.audit.log import AuditLog
@@ -70,12 +71,7 @@ async def test_an_approver_sees_the_line_that_calls(opened: Opened, witness: Wit
 
 async def test_a_call_that_a_person_allows_is_made_as_it_was_shown(opened: Opened, witness: Witness) -> None:
     seen: list[ApprovalRequest] = []
-
-    def approve(request: ApprovalRequest) -> bool:
-        seen.append(request)
-        return True
-
-    async with opened(approve=approve) as sandbox:
+    async with opened(approve=answering(seen)) as sandbox:
         execution = await sandbox.run(RAW + "print(json.dumps(call(text='hello')))")
     assert told(execution) == {"ok": True, "content": [{"type": "text", "text": "note done"}]}
     assert witness.calls == [("note", {"text": "hello"})]
@@ -328,12 +324,7 @@ async def test_ap_10_and_ap_12_arguments_that_could_be_read_in_two_ways_or_are_n
     opened: Opened, witness: Witness, arguments: str
 ) -> None:
     seen: list[ApprovalRequest] = []
-
-    def approve(request: ApprovalRequest) -> bool:
-        seen.append(request)
-        return True
-
-    async with opened(approve=approve) as sandbox:
+    async with opened(approve=answering(seen)) as sandbox:
         code = f"raw = {arguments!r}\nif len(raw) > 99999: raw = raw[:99999] + raw[99999:]\n"
         line = 'b\'{"do":"call","server":"w","tool":"note","arguments":\' + raw.encode() + b\'}\''
         answer = told(await sandbox.run(RAW + code + f"print(json.dumps(ask(None, {line})))"))
@@ -509,12 +500,7 @@ async def test_va_16_a_request_to_approve_a_tool_shows_no_secret_and_the_tool_ge
     opened: Opened, witness: Witness, tmp_path: Path
 ) -> None:
     seen: list[ApprovalRequest] = []
-
-    def approve(request: ApprovalRequest) -> bool:
-        seen.append(request)
-        return True
-
-    async with opened(approve=approve, vault=MemoryStore()) as sandbox:
+    async with opened(approve=answering(seen), vault=MemoryStore()) as sandbox:
         await sandbox.vault.set("MINE", "a-secret-of-the-run")
         code = "import os\nprint(json.dumps(call(text='x ' + os.environ['MINE'])['ok']))"
         assert told(await sandbox.run(RAW + code, secrets=["MINE"]))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.brokered.conftest import Opened, Witness
 from tests.brokered.test_calls import RAW, told
+from tests.support.approvers import answering
 
 from casemate import ApprovalRequest, PlannedCall
 
@@ -22,12 +23,7 @@ async def test_a_plan_makes_the_calls_that_a_rule_allows(opened: Opened, witness
 
 async def test_who_decides_about_a_plan_is_shown_what_the_program_is_given(opened: Opened) -> None:
     seen: list[ApprovalRequest] = []
-
-    def approve(request: ApprovalRequest) -> bool:
-        seen.append(request)
-        return True
-
-    async with opened(approve=approve, allowed_domains=["one.test", "two.test"]) as sandbox:
+    async with opened(approve=answering(seen), allowed_domains=["one.test", "two.test"]) as sandbox:
         await sandbox.vault.set("TOKEN", "a value that nobody is shown")
         plan = await sandbox.plan(
             THREE, files={"b.txt": b"2", "a.txt": b"1"}, secrets=["TOKEN"], allowed_domains=["one.test"]

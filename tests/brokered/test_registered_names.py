@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.brokered.conftest import Opened, Witness
 from tests.brokered.test_calls import RAW, told
+from tests.support.approvers import answering
 
 from casemate import ApprovalRequest, Sandbox
 
@@ -23,17 +24,12 @@ async def test_whoever_is_asked_sees_in_which_folder_a_program_would_write(
     opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str | None
 ) -> None:
     seen: list[ApprovalRequest] = []
-
-    def approve(request: ApprovalRequest) -> bool:
-        seen.append(request)
-        return False
-
     here = tmp_path / "here"
     (here / "inner").mkdir(parents=True)
     (here / "link").symlink_to("inner")
     monkeypatch.chdir(here)
     where = {} if folder is None else {"cwd": folder}
-    async with opened(approve=approve) as sandbox:
+    async with opened(approve=answering(seen, answer=False)) as sandbox:
         assert told(await sandbox.run(adding("theirs", command="server", **where)))["kind"] == "denied"
     [request] = seen
     expected = {"command": "server", "wall": True, "cwd": os.path.realpath(folder or ".")}

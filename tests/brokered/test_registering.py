@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.brokered.conftest import SERVER, Opened, Witness
+from tests.support.approvers import answering
 from tests.tools.connections.web import Rough, serving
 
 from casemate import ApprovalRequest
@@ -40,11 +41,6 @@ async def test_what_is_added_is_shown_with_command_arguments_and_environment_and
     (folder / "server.py").write_bytes(SERVER.read_bytes())
     monkeypatch.chdir(folder)
     seen: list[ApprovalRequest] = []
-
-    def approve(request: ApprovalRequest) -> bool:
-        seen.append(request)
-        return True
-
     # It can write into the folder that is shown, and not beside it.
     starts = (
         "import os, sys\ntry: open(sys.argv[2], 'w')\nexcept OSError: pass\n"
@@ -52,7 +48,7 @@ async def test_what_is_added_is_shown_with_command_arguments_and_environment_and
     )
     arguments = ["-c", starts, "log", str(outside / "made")]
     definition = {"command": sys.executable, "args": arguments, "env": {"A": "b"}}
-    async with opened(approve=approve) as sandbox:
+    async with opened(approve=answering(seen)) as sandbox:
         execution = await sandbox.run(adding(definition))
     assert execution.ok, execution.text
     assert json.loads(execution.stdout) == ["added more, with 13 tools", "note done"]
@@ -104,12 +100,7 @@ async def test_what_would_take_something_of_the_hosts_is_refused_before_anybody_
 ) -> None:
     monkeypatch.setenv("TOKEN", "of-the-host")
     seen: list[ApprovalRequest] = []
-
-    def approve(request: ApprovalRequest) -> bool:
-        seen.append(request)
-        return True
-
-    async with opened(approve=approve) as sandbox:
+    async with opened(approve=answering(seen)) as sandbox:
         execution = await sandbox.run(adding(definition))
     assert json.loads(execution.stdout)[0] == "invalid"
     assert "of-the-host" not in execution.stdout

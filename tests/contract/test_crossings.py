@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.packages.index import Index, wheel
 from tests.packages.registry import Registry
+from tests.support.approvers import answering
 from tests.tools.peer import Peer
 from tests.tools.test_cells import bounded, offering
 
@@ -41,12 +42,7 @@ ASKS = {
 
 def test_somebody_is_asked_about_a_host_that_no_rule_names(wall: str, language: str, tmp_path: Path) -> None:
     asked: list[ApprovalRequest] = []
-
-    def deny(request: ApprovalRequest) -> bool:
-        asked.append(request)
-        return False
-
-    with sync.Sandbox(isolation=wall, approve=deny, audit=tmp_path / "audit.db") as sandbox:
+    with sync.Sandbox(isolation=wall, approve=answering(asked, answer=False), audit=tmp_path / "audit.db") as sandbox:
         sandbox.run(ASKS[language], language=language)
     assert [one.arguments["host"] for one in asked] == ["nobody.test"]
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.support.approvers import answering
 
 from casemate import ApprovalRequest, Denied, Execution, InvalidArgument, Limits, sync
 
@@ -263,16 +264,13 @@ def test_the_host_reads_and_writes_nothing_that_is_hidden_or_kept(tmp_path: Path
     (folder / "sub" / "settings").mkdir()
     (folder / ".vscode").symlink_to("sub/settings")
     asked: list[ApprovalRequest] = []
-
-    def approve(request: ApprovalRequest) -> bool:
-        asked.append(request)
-        return True
-
     policy = {
         "filesystem": {"allowWrite": [str(folder / "sub")], "denyRead": [str(folder / "key")]},
         "host": {"roots": [{"path": str(folder), "write": True}]},
     }
-    with sync.Sandbox(workspace=folder, policy=policy, audit=tmp_path / "audit.db", approve=approve) as sandbox:
+    with sync.Sandbox(
+        workspace=folder, policy=policy, audit=tmp_path / "audit.db", approve=answering(asked)
+    ) as sandbox:
         for name in (".env", "key", "real"):
             path = str(folder / name)
             for use, arguments in (

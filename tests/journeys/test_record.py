@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.contract import witness
+from tests.records import rows
 
 from casemate import InvalidArgument, Limits, RecordUnavailable, sync
-from casemate.audit.log import AuditLog
 
 ENDINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "ok": ("print(1)", {}),
@@ -21,15 +20,6 @@ ENDINGS: dict[str, tuple[str, dict[str, Any]]] = {
                       {"limits": Limits(memory="64MiB", disk="1MiB")}),
     "killed": ("while True: print('x' * 1000)", {"limits": Limits(output=1000, full_output=5000)}),
 }  # fmt: skip
-
-
-def rows(audit: Path) -> list[tuple[str, dict[str, object]]]:
-    log = AuditLog(audit)
-    try:
-        assert log.verify().ok
-        return [(row.kind, json.loads(row.detail)) for row in log.tail(1000)]
-    finally:
-        log.close()
 
 
 @pytest.mark.parametrize("status", ENDINGS)

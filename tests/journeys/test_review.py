@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.journeys import folders
+from tests.support.approvers import answering
 
 from casemate import ApprovalRequest, Change, InvalidArgument, Limits, allow_all, sync
 
@@ -447,12 +448,7 @@ def test_a_session_whose_layer_cannot_be_read_says_so(reviewed: Open) -> None:
 
 def test_a_secret_of_the_session_is_in_nothing_that_is_shown(reviewed: Open, folder: Path) -> None:
     asked: list[ApprovalRequest] = []
-
-    def approve(request: ApprovalRequest) -> bool:
-        asked.append(request)
-        return True
-
-    with reviewed(approve) as sandbox:
+    with reviewed(answering(asked)) as sandbox:
         sandbox.vault.set("TOKEN", "s3cret-value-of-the-vault")
         with sandbox.session(secrets=["TOKEN"]) as session:
             session.run("import os; open('token.txt', 'w').write(os.environ['TOKEN'] + '\\n')").raise_for_status()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract import witness
+from tests.journeys.test_deaths import everything
 from tests.support.waiting import MAX_WAIT, until
 from tests.support.walls import skip_without
 
@@ -63,11 +64,6 @@ def host(audit: Path, wall: str) -> Iterator[subprocess.Popen[str]]:
         process.wait()
         process.stdin.close()
         process.stdout.close()
-
-
-def everything(pid: int) -> list[int]:
-    """Supervisor and cells of a host process."""
-    return [below for first in witness.supervisors(pid) for below in (first, *witness.descendants(first))]
 
 
 def test_a_supervisor_that_is_stopped_is_ended_with_its_cells_and_what_ran_in_them_is_told_why(

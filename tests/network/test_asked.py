@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.network.visits import World
+from tests.support.approvers import answering
 from tests.support.loopback import answer, serving
 
 from casemate import ApprovalRequest, Decision, Done, Execution, Sandbox, sync
@@ -46,12 +47,7 @@ def test_the_approver_decides_about_a_host_that_no_rule_covers(
 ) -> None:
     asked: list[ApprovalRequest] = []
     visits = world.visits()
-
-    def approve(request: ApprovalRequest) -> Any:
-        asked.append(request)
-        return answer
-
-    with sync.Sandbox(audit=audit, approve=approve) as sandbox:
+    with sync.Sandbox(audit=audit, approve=answering(asked, answer)) as sandbox:
         execution = sandbox.run(get("evil.test"))
     assert execution.stdout == said
     assert [(one.kind, dict(one.arguments), one.run) for one in asked] == [

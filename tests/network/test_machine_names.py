@@ -10,6 +10,7 @@ import pytest
 from tests.network.test_clients import CURL, FETCH, URLLIB, needs
 from tests.network.test_refused import new_visits
 from tests.network.visits import World
+from tests.support.approvers import answering
 from tests.support.languages import every_language
 from tests.support.walls import skip_without
 
@@ -76,12 +77,7 @@ def test_an_allowed_host_that_the_machines_hosts_file_names_is_reached_through_t
 
 def test_somebody_is_asked_about_a_host_that_the_machines_hosts_file_names(wall: str, audit: Path) -> None:
     asked: list[ApprovalRequest] = []
-
-    def approve(request: ApprovalRequest) -> bool:
-        asked.append(request)
-        return True
-
-    with sync.Sandbox(isolation=wall, audit=audit, approve=approve) as sandbox:
+    with sync.Sandbox(isolation=wall, audit=audit, approve=answering(asked)) as sandbox:
         execution = sandbox.run(URLLIB.format(URL))
     assert [one.arguments["host"] for one in asked] == ["good.test"]
     assert execution.stdout.strip() == "hello from GET /x", execution.text

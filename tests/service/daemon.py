@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.support.waiting import MAX_WAIT, until
 
@@ -19,6 +20,7 @@ import casemate
 from casemate.remote.client import RemoteOperations, connect
 from casemate.remote.places import Places, places_of, read_running
 
+T = TypeVar("T")
 ASKS = '{"rules": [{"ask": "shell"}]}'  # commands of sessions
 
 
@@ -86,6 +88,17 @@ class Daemon:
 
     async def connect(self, **given: Any) -> RemoteOperations:
         return await connect(environ=self.env, start=False, **given)
+
+    def ask(self, use: Callable[[RemoteOperations], Awaitable[T]], **given: Any) -> T:
+        """What ``use`` returns, which gets a connection."""
+
+        async def connected() -> T:
+            remote = await self.connect(**given)
+            found = await use(remote)
+            await remote.close()
+            return found
+
+        return asyncio.run(connected())
 
     def command(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """What ``casemate`` says, as this user."""

@@ -39,65 +39,55 @@ async def asking(remote: RemoteOperations, command: str = "echo hello", **given:
 
 @pytest.mark.parametrize("how", ENDS)
 def test_results_output_and_artifacts_are_there_after_a_restart(env: dict[str, str], how: str) -> None:
-    async def before(daemon: Daemon) -> str:
-        remote = await daemon.connect()
+    async def before(remote: RemoteOperations) -> str:
         code = "open('left.bin', 'wb').write(bytes(range(256)) * 1000); print('said')"
         state = await remote("runs.start", {"code": code, "wait": 30.0})
-        await remote.close()
         return str(state["run"])
 
-    async def after(daemon: Daemon, run: str) -> None:
-        remote = await daemon.connect()
+    async def after(remote: RemoteOperations, run: str) -> None:
         execution = (await remote("runs.get", {"run": run}))["execution"]
         assert (execution["status"], execution["stdout"]) == ("ok", "said\n")
         assert await remote.download("artifacts", run, "left.bin") == bytes(range(256)) * 1000
         assert (await remote("runs.read", {"run": run}))["text"] == "said\n"
         events = [event["event"] async for event in remote.stream("runs.stream", {"run": run})]
         assert events == ["output", "done"]
-        await remote.close()
 
     with serving(env) as daemon:
-        run = asyncio.run(before(daemon))
+        run = daemon.ask(before)
         end(daemon, how)
     with serving(env) as daemon:
-        asyncio.run(after(daemon, run))
+        daemon.ask(lambda remote: after(remote, run))
 
 
 @pytest.mark.parametrize("how", ENDS)
 def test_a_run_that_the_service_ended_says_so_and_has_what_there_was(env: dict[str, str], how: str) -> None:
-    async def before(daemon: Daemon) -> str:
-        remote = await daemon.connect()
+    async def before(remote: RemoteOperations) -> str:
         run = (await remote("runs.start", {"code": SLOW}))["run"]
         await until_writes(remote, run)
-        await remote.close()
         return str(run)
 
-    async def after(daemon: Daemon, run: str) -> None:
-        remote = await daemon.connect()
+    async def after(remote: RemoteOperations, run: str) -> None:
         execution = (await remote("runs.get", {"run": run}))["execution"]
         assert execution["status"] == ("killed" if how == "killed" else "cancelled")
         assert execution["stdout"] == "begun\n"
         assert execution["cause"]["code"] == "service_stopped"
         assert "stopped during this run" in execution["cause"]["message"]
         assert execution["cause"]["retryable"] is True
-        await remote.close()
 
     with serving(env, "--drain", "0.2") as daemon:
-        run = asyncio.run(before(daemon))
+        run = daemon.ask(before)
         end(daemon, how)
     with serving(env) as daemon:
-        asyncio.run(after(daemon, run))
+        daemon.ask(lambda remote: after(remote, run))
 
 
 @pytest.mark.parametrize("how", ENDS)
 def test_what_waited_can_be_allowed_after_a_restart_and_that_holds_once_for_the_same(
     asking_env: dict[str, str], how: str
 ) -> None:
-    async def before(daemon: Daemon) -> tuple[str, str]:
-        remote = await daemon.connect(agent="one")
+    async def before(remote: RemoteOperations) -> tuple[str, str]:
         state = await asking(remote)
         assert state["status"] == "waiting"
-        await remote.close()
         return state["run"], state["approvals"][0]["id"]
 
     async def after(daemon: Daemon, run: str, request: str) -> None:
@@ -123,35 +113,29 @@ def test_what_waited_can_be_allowed_after_a_restart_and_that_holds_once_for_the_
             await remote.close()
 
     with serving(asking_env) as daemon:
-        run, request = asyncio.run(before(daemon))
+        run, request = daemon.ask(before, agent="one")
         end(daemon, how)
     with serving(asking_env) as daemon:
         asyncio.run(after(daemon, run, request))
 
 
 def test_an_answer_survives_another_restart_and_a_denial_leaves_nothing(asking_env: dict[str, str]) -> None:
-    async def ask(daemon: Daemon, *commands: str) -> None:
-        remote = await daemon.connect(agent="one")
-        for command in commands:
+    async def ask(remote: RemoteOperations) -> None:
+        for command in ("echo yes", "echo no"):
             assert (await asking(remote, command))["status"] == "waiting"
-        await remote.close()
 
-    async def answer(daemon: Daemon) -> None:
-        remote = await daemon.connect()
+    async def answer(remote: RemoteOperations) -> None:
         for listed in await remote("approvals.pending"):
             allow = listed["arguments"]["command"] == "echo yes"
             assert await remote("approvals.decide", {"request": listed["id"], "allow": allow})
-        await remote.close()
 
-    async def use(daemon: Daemon) -> None:
-        remote = await daemon.connect(agent="one")
+    async def use(remote: RemoteOperations) -> None:
         assert (await asking(remote, "echo yes"))["execution"]["stdout"] == "yes\n"
         assert (await asking(remote, "echo no", wait=5.0))["status"] == "waiting"
-        await remote.close()
 
-    for step in (lambda one: ask(one, "echo yes", "echo no"), answer, use):
+    for step, agent in ((ask, "one"), (answer, None), (use, "one")):
         with serving(asking_env) as daemon:
-            asyncio.run(step(daemon))
+            daemon.ask(step, agent=agent)
             daemon.kill()
 
 
@@ -176,24 +160,20 @@ def test_an_open_request_and_an_answer_expire(tmp_path: Path) -> None:
 
 
 def test_a_request_that_was_answered_is_not_listed_after_a_restart(asking_env: dict[str, str]) -> None:
-    async def before(daemon: Daemon) -> None:
-        remote = await daemon.connect()
+    async def before(remote: RemoteOperations) -> None:
         state = await asking(remote)
         assert await remote("approvals.decide", {"request": state["approvals"][0]["id"], "allow": True})
         done = await remote("runs.wait", {"run": state["run"]})
         assert done["execution"]["stdout"] == "hello\n"
-        await remote.close()
 
-    async def after(daemon: Daemon) -> None:
-        remote = await daemon.connect()
+    async def after(remote: RemoteOperations) -> None:
         assert await remote("approvals.pending") == []
-        await remote.close()
 
     with serving(asking_env) as daemon:
-        asyncio.run(before(daemon))
+        daemon.ask(before)
         daemon.kill()
     with serving(asking_env) as daemon:
-        asyncio.run(after(daemon))
+        daemon.ask(after)
 
 
 def test_a_service_that_drains_takes_no_new_work_and_lets_runs_end(env: dict[str, str]) -> None:
@@ -234,32 +214,28 @@ def test_a_second_signal_ends_it_at_once(env: dict[str, str]) -> None:
         await remote.close()
         return str(run)
 
-    async def after(daemon: Daemon, run: str) -> None:
-        remote = await daemon.connect()
+    async def after(remote: RemoteOperations, run: str) -> None:
         assert (await remote("runs.get", {"run": run}))["execution"]["cause"]["code"] == "service_stopped"
-        await remote.close()
 
     with serving(env, "--drain", "3600") as daemon:
         run = asyncio.run(begin(daemon))
         assert daemon.ended() == 0
     with serving(env) as daemon:
-        asyncio.run(after(daemon, run))
+        daemon.ask(lambda remote: after(remote, run))
 
 
 def test_a_stream_of_a_service_that_ends_tells_the_outcome_first(env: dict[str, str]) -> None:
     events: list[dict[str, Any]] = []
     begun = threading.Event()
 
-    async def follow(daemon: Daemon) -> None:
-        remote = await daemon.connect()
+    async def follow(remote: RemoteOperations) -> None:
         run = (await remote("runs.start", {"code": SLOW}))["run"]
         async for event in remote.stream("runs.stream", {"run": run}):
             events.append(event)
             begun.set()
-        await remote.close()
 
     with serving(env, "--drain", "0.1") as daemon:
-        thread = threading.Thread(target=lambda: asyncio.run(follow(daemon)))
+        thread = threading.Thread(target=lambda: daemon.ask(follow))
         thread.start()
         assert begun.wait(60)
         daemon.stop()
@@ -271,11 +247,9 @@ def test_a_stream_of_a_service_that_ends_tells_the_outcome_first(env: dict[str, 
 def test_what_a_killed_service_ran_is_dead(env: dict[str, str]) -> None:
     marker = f"casemate-{id(env)}"
 
-    async def begin(daemon: Daemon) -> None:
-        remote = await daemon.connect()
+    async def begin(remote: RemoteOperations) -> None:
         run = (await remote("runs.start", {"code": f"{SLOW} # {marker}", "language": "python"}))["run"]
         await until_writes(remote, run)
-        await remote.close()
 
     def below(pid: int) -> list[int]:
         try:
@@ -285,7 +259,7 @@ def test_what_a_killed_service_ran_is_dead(env: dict[str, str]) -> None:
         return [int(one) for one in found] + [deep for one in found for deep in below(int(one))]
 
     with serving(env) as daemon:
-        asyncio.run(begin(daemon))
+        daemon.ask(begin)
         assert daemon.process is not None
         cells = below(daemon.process.pid)
         assert len(cells) >= 2
@@ -319,26 +293,20 @@ def test_events_are_read_from_bytes_however_they_are_cut() -> None:
 
 
 def test_a_kept_run_that_cannot_be_read_costs_that_run_alone(env: dict[str, str]) -> None:
-    async def before(daemon: Daemon) -> list[str]:
-        remote = await daemon.connect()
-        runs = [str((await remote("runs.start", {"code": "print(1)", "wait": 30.0}))["run"]) for _ in range(3)]
-        await remote.close()
-        return runs
+    async def before(remote: RemoteOperations) -> list[str]:
+        return [str((await remote("runs.start", {"code": "print(1)", "wait": 30.0}))["run"]) for _ in range(3)]
 
-    async def after(daemon: Daemon) -> list[str]:
-        remote = await daemon.connect()
-        kept = [one["run"] for one in await remote("runs.list")]
-        await remote.close()
-        return kept
+    async def after(remote: RemoteOperations) -> list[str]:
+        return [one["run"] for one in await remote("runs.list")]
 
     with serving(env) as daemon:
-        runs = asyncio.run(before(daemon))
+        runs = daemon.ask(before)
         end(daemon, "drained")
     for run, head in zip(runs, (b'{"run": 1}', b'{"owner": "x"}'), strict=False):
         (found,) = daemon.places.state.glob(f"**/{run}/run.json")
         found.write_bytes(head)
     with serving(env) as daemon:
-        assert asyncio.run(after(daemon)) == runs[2:]
+        assert daemon.ask(after) == runs[2:]
 
 
 def test_a_service_that_hangs_is_told_with_what_to_do(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from tests.support.waiting import MAX_WAIT, until
 
 import casemate
 from casemate.errors import Unavailable
-from casemate.remote.client import connect
+from casemate.remote.client import RemoteOperations, connect
 from casemate.remote.environment import environment_of_service
 from casemate.remote.fingerprints import fingerprints
 from casemate.remote.places import LOG, places_of, read_running
@@ -298,16 +298,14 @@ def test_an_idle_service_ends_by_itself_and_one_with_a_session_does_not(env: dic
     idle = 4.0  # seconds: also on a busy machine a client has connected by then
     with serving(env, "--idle-stop", str(idle)) as daemon:
 
-        async def busy() -> None:
-            remote = await daemon.connect()
+        async def busy(remote: RemoteOperations) -> None:
             opened = await remote("sessions.open")
             await asyncio.sleep(idle + 1)
             assert daemon.process is not None
             assert daemon.process.poll() is None
             await remote("sessions.close", {"session": opened["session"]})
-            await remote.close()
 
-        asyncio.run(busy())
+        daemon.ask(busy)
         assert daemon.ended() == 0
         assert not daemon.socket.exists()
 
@@ -342,17 +340,15 @@ def test_stop_ends_it_and_is_harmless_where_none_runs(env: dict[str, str]) -> No
 def test_its_log_holds_no_program_and_no_secret(env: dict[str, str]) -> None:
     with serving(env) as daemon:
 
-        async def use() -> None:
-            remote = await daemon.connect()
+        async def use(remote: RemoteOperations) -> None:
             await remote("vault.set", {"name": "TOKEN", "value": "a-secret-value"})
             await remote("runs.start", {"code": "print('of-the-program')", "secrets": ["TOKEN"], "wait": 30.0})
             for wrong in ({"code": "print('of-the-program')", "extra": "a-secret-value"}, {"cod": 1}):
                 with pytest.raises(Exception, match=r"argument|required"):
                     await remote("runs.start", wrong)
             await remote.request("POST", "/v1/of-the-program/x?y=a-secret-value", b"{}")
-            await remote.close()
 
-        asyncio.run(use())
+        daemon.ask(use)
         text = daemon.command("service", "logs").stdout
         assert len([json.loads(line) for line in text.splitlines()]) >= 3
         assert "a-secret-value" not in text

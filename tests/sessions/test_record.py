@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import records
 from tests.contract import witness
 from tests.journeys.test_deaths import everything
 from tests.records import unfinished
@@ -39,12 +39,7 @@ asyncio.run(main())
 
 
 def rows(audit: Path) -> list[tuple[str, dict[str, object]]]:
-    log = AuditLog(audit)
-    try:
-        assert log.verify().ok
-        return [(row.kind, json.loads(row.detail)) for row in log.tail(1000) if row.kind != "session"]
-    finally:
-        log.close()
+    return [row for row in records.rows(audit) if row[0] != "session"]
 
 
 async def test_each_step_has_one_intent_and_one_outcome(audit: Path) -> None:

@@ -21,7 +21,6 @@ FEW = {
     "status": {"ok", "failed", "timeout"}, "wall": {"native"}, "cause": {"timeout"}, "direction": {"in", "out"},
     "decision": {"allowed", "denied"},
 }  # fmt: skip
-POLICY = {"rules": [{"deny": "shell", "command": "rm*"}]}
 
 
 @pytest.fixture(scope="module")

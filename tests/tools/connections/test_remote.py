@@ -8,6 +8,7 @@ import gc
 import gzip
 import json
 import socket
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -24,6 +25,17 @@ from casemate.tools.connections import remote
 from casemate.tools.connections.answers import Elicitation, Elicited
 from casemate.tools.connections.remote import http_client
 from casemate.tools.connections.reports import OutputTail
+from casemate.tools.connections.servers import Servers
+
+
+@contextlib.contextmanager
+def connected(connections: Made, application: Any) -> Iterator[Servers]:
+    """Connections to ``own``, which ``application`` serves."""
+    with serving(application) as url:
+        servers = connections()
+        servers.add("own", {"url": f"{url}/mcp"})
+        yield servers
+        servers.close()
 
 
 def test_a_remote_server_is_called_with_its_headers(connections: Made) -> None:
@@ -57,11 +69,8 @@ def test_a_redirect_within_the_origin_is_followed(connections: Made) -> None:
     def moved(scope: Any, _message: Any) -> Any:
         return (307, [(b"location", b"/mcp/")], b"") if scope["path"] == "/mcp" else None
 
-    with serving(Rough(before=moved)) as url:
-        servers = connections()
-        servers.add("own", {"url": f"{url}/mcp"})
+    with connected(connections, Rough(before=moved)) as servers:
         assert said(servers, "echo") == "{}"
-        servers.close()
 
 
 @pytest.mark.parametrize(
@@ -77,9 +86,7 @@ def test_a_redirect_within_the_origin_is_followed(connections: Made) -> None:
     ],
 )
 def test_an_answer_that_is_too_much_or_none_is_refused(connections: Made, headers: Any, body: bytes, why: str) -> None:
-    with serving(Rough(lambda _message: (200, headers, body))) as url:
-        servers = connections()
-        servers.add("own", {"url": f"{url}/mcp"})
+    with connected(connections, Rough(lambda _message: (200, headers, body))) as servers:
         servers.tools("own").result(SECONDS)
         try:
             answer = servers.call("own", "echo", {}).result(SECONDS)
@@ -89,7 +96,6 @@ def test_an_answer_that_is_too_much_or_none_is_refused(connections: Made, header
             told = error.message
         assert why in told
         assert servers.last_tools("own")
-        servers.close()
 
 
 @pytest.mark.parametrize("is_json_rpc", [True, False])
@@ -99,14 +105,11 @@ def test_a_session_that_the_server_has_forgotten_is_made_anew(
 ) -> None:
     error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": "no such session"}}
     rough = Rough(forgotten=(status, [], error if is_json_rpc else b"no such session"))
-    with serving(rough) as url:
-        servers = connections()
-        servers.add("own", {"url": f"{url}/mcp"})
+    with connected(connections, rough) as servers:
         assert said(servers, "echo", n=1) == '{"n": 1}'
         rough.sessions = {"another"}
         many = [servers.call("own", "echo", {"n": 2}) for _ in range(5)]
         assert [one.result(SECONDS).content[0]["text"] for one in many] == ['{"n": 2}'] * 5
-        servers.close()
     answered = [one["params"]["arguments"]["n"] for one in rough.seen if one.get("method") == "tools/call"]
     assert answered.count(2) == 10  # the first five were refused, so nobody looked at them
 
@@ -150,21 +153,15 @@ def test_a_server_is_asked_for_nothing_before_it_is_listened_to(
 ) -> None:
     monkeypatch.setattr(remote, "_HEARD", SECONDS)  # however busy the machine is
     opening = Opening(0.3)
-    with serving(opening) as url:
-        servers = connections()
-        servers.add("own", {"url": f"{url}/mcp"})
+    with connected(connections, opening) as servers:
         assert said(servers, "echo") == "{}"
-        servers.close()
     assert opening.order == ["open", "tools/list"]
 
 
 def test_a_server_that_does_not_say_that_it_is_listened_to_is_asked_all_the_same(connections: Made) -> None:
     opening = Opening(None)
-    with serving(opening) as url:
-        servers = connections()
-        servers.add("own", {"url": f"{url}/mcp"})
+    with connected(connections, opening) as servers:
         assert said(servers, "echo") == "{}"
-        servers.close()
     assert opening.order == ["tools/list"]
 
 
@@ -197,13 +194,10 @@ def test_a_call_that_http_refuses_is_not_the_tools_answer_and_is_not_sent_again(
     body = {"jsonrpc": "2.0", "id": None, "error": error} if is_json_rpc else b"not today"
     plain = [] if is_json_rpc else [(b"content-type", b"text/plain")]
     rough = Rough(lambda _message: (status, [*plain, *RETRY], body))
-    with serving(rough) as url:
-        servers = connections()
-        servers.add("own", {"url": f"{url}/mcp"})
+    with connected(connections, rough) as servers:
         servers.tools("own").result(SECONDS)
         with pytest.raises(ToolUnavailable) as failure:
             servers.call("own", "echo", {}).result(SECONDS)
-        servers.close()
     doubt = "; whether 'echo' took effect is not known" if status >= 500 else ""
     said_there = f"it answered with HTTP {status} (Retry-After: 30): not today{doubt}"
     assert failure.value.message == f"the server 'own': {said_there}"
@@ -215,13 +209,10 @@ def test_a_call_that_http_refuses_is_not_the_tools_answer_and_is_not_sent_again(
 
 @pytest.mark.parametrize("status", [401, 403, 500])
 def test_a_server_that_lets_nobody_in_is_told_of_with_its_status(connections: Made, status: int) -> None:
-    with serving(Rough(before=lambda _scope, _message: (status, [], b"no"))) as url:
-        servers = connections()
-        servers.add("own", {"url": f"{url}/mcp"})
+    with connected(connections, Rough(before=lambda _scope, _message: (status, [], b"no"))) as servers:
         with pytest.raises(ToolUnavailable, match=f"it answered with HTTP {status}") as failure:
             servers.tools("own").result(SECONDS)
         assert ("give its definition 'auth'" in failure.value.remediation) is (status != 500)
-        servers.close()
 
 
 def test_a_value_that_would_make_two_headers_is_refused(connections: Made, secrets: Secrets) -> None:
@@ -254,12 +245,9 @@ def test_a_server_of_the_present_protocol_may_ask_the_user(connections: Made) ->
         future.set_result(Elicited("accept", {"name": "Ada"}))
         return future
 
-    with serving(server.streamable_http_app()) as url:
-        servers = connections()
-        servers.add("own", {"url": f"{url}/mcp"})
+    with connected(connections, server.streamable_http_app()) as servers:
         assert servers.tools("own").result(SECONDS).protocol == "2026-07-28"
         answer = servers.call("own", "greet", {}, elicit=elicit).result(SECONDS)
-        servers.close()
     assert json.loads(answer.content[0]["text"]) == [{"name": "Ada"}, "half"]
     assert [(one.server, one.tool, one.message) for one in asked] == [("own", "greet", "who?")]
 
