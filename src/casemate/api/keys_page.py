@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from casemate.api.keys import ALIASES, KEYS, SECTIONS, Form, Key, aliases_of
 from casemate.model.limits import format_size
 
-_HIDDEN = "***"
 _TITLES = {
     "policy": "What may cross the wall",
     "limits": "Limits",
@@ -44,27 +41,13 @@ def format_value(key: Key, value: Any) -> str:
 def without_secrets(name: str, value: Any) -> Any:
     """``value`` of the key ``name``: addresses without passwords, commands without arguments, only names of servers."""
     if name in ("package_indexes", "audit_anchors") and value is not None:
-        return _public_address(value) if isinstance(value, str) else [_public_address(one) for one in value]
+        from casemate.audit.outside import public_name
+
+        return public_name(value) if isinstance(value, str) else [public_name(one) for one in value]
     if isinstance(value, Mapping):
         inner = value.get("mcpServers", value)
-        return list(inner) if isinstance(inner, Mapping) else _HIDDEN
+        return list(inner) if isinstance(inner, Mapping) else "***"
     return list(value) if isinstance(value, tuple) else value
-
-
-def _public_address(place: str) -> str:
-    """An address without user, password and query; a command without arguments; hidden if it cannot be parsed."""
-    try:
-        if place.startswith("|"):
-            return f"| {shlex.split(place[1:])[0]}"
-        parts = urlsplit(place)
-        host, port = parts.hostname, parts.port
-    except (ValueError, IndexError):
-        return _HIDDEN
-    if parts.username is None and parts.password is None and not parts.query:
-        return place
-    user = f"{_HIDDEN}@" if "@" in parts.netloc else ""
-    query = _HIDDEN if parts.query else ""
-    return urlunsplit((parts.scheme, f"{user}{host}{f':{port}' if port else ''}", parts.path, query, ""))
 
 
 def tables() -> str:

@@ -12,7 +12,7 @@ import os
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from casemate.audit.journal import append_whole
 from casemate.errors import InvalidArgument
@@ -38,7 +38,7 @@ class Outside:
             except (OSError, ValueError, ImportError, subprocess.SubprocessError) as error:
                 if place not in self._failing:
                     self._failing.add(place)
-                    note({"place": name_for_record(place), "problem": str(error)})
+                    note({"place": public_name(place), "problem": str(error)})
             else:
                 self._failing.discard(place)
 
@@ -58,15 +58,20 @@ def _sender(place: str, stamps: str) -> Callable[[str], None]:
     raise InvalidArgument("audit_anchors", f"{place!r} is not an absolute path, a command after | or an http address")
 
 
-def name_for_record(place: str) -> str:
-    """``place`` without a command's arguments, and without the user, password and query of an address: they may contain
-    secrets, which must not be recorded."""
-    if place.startswith("|"):
-        return f"| {shlex.split(place[1:])[0]}"
+def public_name(place: str) -> str:
+    """``place``, a path, command or address, without a command's arguments and an address's user, password and query:
+    they may be secret. "***" stands for them, and for what is not valid."""
     if os.path.isabs(place):
         return place
-    parts = urlsplit(place)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    try:
+        if place.startswith("|"):
+            return f"| {shlex.split(place[1:])[0]}"
+        parts = urlsplit(place)
+    except (ValueError, IndexError):
+        return "***"
+    user = "***@" if "@" in parts.netloc else ""
+    host = f"{user}{parts.netloc.rpartition('@')[2]}"
+    return urlunsplit((parts.scheme, host, parts.path, "***" if parts.query else "", ""))
 
 
 def _append(path: str, line: str) -> None:
@@ -113,5 +118,5 @@ def _stamp(server: str, line: str) -> str:
     stamp = answered.tst_info
     if (stamp.nonce, stamp.message_imprint.message) != (request.nonce, request.message_imprint.message):
         raise ValueError("its time stamp is for something else")
-    kept = {"server": name_for_record(server), "time": stamp.gen_time.isoformat(), "line": line}
+    kept = {"server": public_name(server), "time": stamp.gen_time.isoformat(), "line": line}
     return json.dumps({**kept, "stamp": base64.b64encode(data).decode()})
