@@ -424,10 +424,7 @@ class Writer(Visitor):
         folder = self._levels[-1].folder
         if reason := obstacle(folder, entry.path, self.keep):
             raise OSError(0, f"a folder lies there and must stay ({reason})")
-        self._remove_folder(entry.path, folder)
-
-    def _remove_folder(self, path: tuple[bytes, ...], parent: int) -> None:
-        remove(parent, path, self.keep, self._skipped.lose)
+        remove(folder, entry.path, self.keep, self._skipped.lose)
 
     def _admit(self, size: int) -> None:
         bounds = self._bounds

@@ -24,6 +24,7 @@ from casemate.supervisor.trees.walk import Entry, Visitor, identity, open_beneat
 from casemate.workspace.apply import WRITTEN_BACK, Writer
 from casemate.workspace.baseline import Baseline, signature
 from casemate.workspace.permitted import mode_in
+from casemate.workspace.remove import obstacle
 from casemate.workspace.rules import HIDDEN, Path
 from casemate.workspace.text import MOST_BYTES, TextDiff, TextDiffs
 
@@ -138,7 +139,7 @@ class Looker(Writer):
                 text = self._text(self._levels[-1].folder, entry.name, there, new, size)
             elif there is not None and mode == there.st_mode & 0o777:
                 return
-        self._clear(entry, there)
+        self._replace_folder(entry, there)
         self._add(entry, there, ("file", mode, content.sha256), text, mode_after=mode, size_after=size)
 
     def _put_link(self, entry: Entry, target: bytes, there: os.stat_result | None) -> None:
@@ -147,12 +148,16 @@ class Looker(Writer):
             write_link(self._staged_folder(entry.path[:-1]), os.fsdecode(entry.name), after)
         elif after == _link_at(self._levels[-1].folder, entry.name, there):
             return
-        self._clear(entry, there)
+        self._replace_folder(entry, there)
         self._add(entry, there, ("link", after), link_after=after)
 
-    def _remove_folder(self, path: Path, parent: int) -> None:
-        """List the content of a folder that is to be replaced."""
-        self._list_folder(path, parent, {})
+    def _replace_folder(self, entry: Entry, there: os.stat_result | None) -> None:
+        """Check that a folder which is to be replaced can be removed as a whole, and list its content."""
+        if there is None or not stat.S_ISDIR(there.st_mode):
+            return
+        if reason := obstacle(self._levels[-1].folder, entry.path, self.keep):
+            raise OSError(0, f"a folder lies there and must stay ({reason})")
+        self._list_folder(entry.path, self._levels[-1].folder, {})
 
     def _staged_folder(self, path: Path) -> int:
         """A descriptor of this staged folder, valid until the next call with another path."""
