@@ -39,7 +39,7 @@ def format_value(key: Key, value: Any) -> str:
 
 
 def without_secrets(name: str, value: Any) -> Any:
-    """``value`` of the key ``name``: addresses without passwords, commands without arguments, only names of servers."""
+    """``value`` of the key ``name``: addresses without passwords, commands without arguments, names in mappings."""
     if name in ("package_indexes", "audit_anchors") and value is not None:
         from casemate.audit.outside import public_name
 

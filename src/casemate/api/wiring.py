@@ -440,21 +440,18 @@ class SandboxParts:
         self._closed = True
         forget_at_exit(self)
         SANDBOXES.discard(self)
-        kind: Any = SandboxParts  # a part, found in its class, is its cached property
-        blocking = self._made(kind.artifacts, kind.packages, kind.approvals, kind.tools, kind.host)
-        started, later = self._made(kind._background), self._made(kind._previews, kind.web, kind.sessions)
-        for unusable in (kind.egress, kind.host, kind.web):  # their next use raises
-            vars(self).pop(unusable.attrname, None)
+        made = dict(vars(self))
+        for name in ("egress", "host", "web"):  # so that their next use raises
+            vars(self).pop(name, None)
         async with contextlib.AsyncExitStack() as closing:  # in reverse, each even if another one fails
             closing.callback(self._log.close)
-            for part in (*blocking, self._context.sandbox_network):
-                closing.push_async_callback(to_thread_to_end, part.close)
-            for part in (*started, self._wall, *later):
-                closing.push_async_callback(part.close)
-
-    def _made(self, *parts: Any) -> list[Any]:
-        """Those of ``parts`` that exist."""
-        return [vars(self)[part.attrname] for part in parts if part.attrname in vars(self)]
+            for name in ("artifacts", "packages", "approvals", "tools", "host"):
+                if name in made:
+                    closing.push_async_callback(to_thread_to_end, made[name].close)
+            closing.push_async_callback(to_thread_to_end, self._context.sandbox_network.close)
+            for name in ("_background", "_wall", "_previews", "web", "sessions"):
+                if name in made:
+                    closing.push_async_callback(made[name].close)
 
 
 def _needed_by_python(environment: Environment) -> tuple[Entry, ...]:

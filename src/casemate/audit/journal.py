@@ -54,6 +54,10 @@ class Journal:
     def remove(self) -> None:
         """Remove it, once all of its rows are in the database."""
         self._path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Leave the file to the next process, which folds it."""
         os.close(self._fd)
 
 

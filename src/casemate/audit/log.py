@@ -260,11 +260,16 @@ class AuditLog:
             self._thread.join()
         with self._turn:
             if self._database is not None:
-                with contextlib.suppress(RecordUnavailable):
+                try:
                     self._settle(is_last=True)
-                    self.fold()  # a row about a place that refused the last anchor
+                    if self._journal.size > self._folded.get(self._journal.name, 0):  # a place refused the last anchor
+                        self.fold()
+                except RecordUnavailable:  # the next process folds the journals
+                    for journal in (*self._full, self._journal):
+                        journal.close()
+                else:
+                    self._journal.remove()
                 self._database.close()
-                self._journal.remove()
             self._database = None
         self._notify_listeners()
 

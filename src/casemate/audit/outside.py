@@ -48,14 +48,16 @@ def _sender(place: str, stamps: str) -> Callable[[str], None]:
         try:
             argv = shlex.split(place[1:])
         except ValueError as error:
-            raise InvalidArgument("audit_anchors", f"{place!r} is not a command: {error}") from None
+            raise InvalidArgument("audit_anchors", f"the command after | cannot be read: {error}") from None
         if argv:
             return lambda line: _run(argv, line)
     elif place.startswith(("https://", "http://")):
         return lambda line: _append(stamps, _stamp(place, line))
     elif os.path.isabs(place):
         return lambda line: _append(place, line)
-    raise InvalidArgument("audit_anchors", f"{place!r} is not an absolute path, a command after | or an http address")
+    raise InvalidArgument(
+        "audit_anchors", f"{public_name(place)!r} is not an absolute path, a command after | or an http address"
+    )
 
 
 def public_name(place: str) -> str:

@@ -27,7 +27,7 @@ _NAMES = ("python", "python3", "bin/python", "bin/python3")
 class Interpreter(NamedTuple):
     executable: Path  # the path to call
     version: str
-    chain: tuple[Path, ...]  # each link from ``executable`` to ``real``
+    chain: tuple[Path, ...]  # each link from ``executable`` to the file
     trees: tuple[Path, ...]  # files and folders that it reads, outside the system's
     links: tuple[Path, ...] = ()  # other links that it goes through
     user_packages: Path | None = None  # the user's own site-packages

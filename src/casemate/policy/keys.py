@@ -97,7 +97,7 @@ SANDBOX_KINDS: Mapping[str, Any] = {
     **{name: _KINDS[name] for name in SANDBOX_NAMES},
     "tools": FilePath | Mapping[str, Mapping[str, Any]],
 }
-MAY_BE_SECRET = ("package_indexes", "tools")  # may hold passwords in addresses and headers, so not in messages
+MAY_BE_SECRET = ("package_indexes", "audit_anchors", "tools")  # may hold passwords, so not in messages
 _ON_DISK = get_args(FilePath)[1]  # never in a document
 
 

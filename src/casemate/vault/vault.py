@@ -92,7 +92,7 @@ def _secret_names(injects: dict[str, Inject | None]) -> list[SecretName]:
     return [SecretName(name, inject) for name, inject in injects.items()]
 
 
-Note = Callable[[str, str, Mapping[str, object]], None]  # run (here none), namespace, detail
+Note = Callable[[str, str, Mapping[str, object]], None]  # no run (""), the namespace, what happened
 _NOTHING_MORE: Mapping[str, object] = {}
 T = TypeVar("T")
 

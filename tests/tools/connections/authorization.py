@@ -27,6 +27,7 @@ class Guarded:
         self.clients: dict[str, dict[str, Any]] = {"robot": {"client_secret": "robots-own-secret", "redirect_uris": []}}
         self.codes: dict[str, dict[str, str]] = {}
         self.devices: dict[str, int] = {}
+        self.user_code = "WDJB-MJHT"
         self.tokens: set[str] = set()
         self.renewals: set[str] = set()
         self.log: list[str] = []
@@ -67,7 +68,7 @@ class Guarded:
         if path == "/device":
             code = secrets.token_hex(8)
             self.devices[code] = 2
-            uri = {"verification_uri": f"{self.url}/enter", "user_code": "WDJB-MJHT"}
+            uri = {"verification_uri": f"{self.url}/enter", "user_code": self.user_code}
             return 200, {"device_code": code, "interval": 0.1, "expires_in": 60, **uri}, []
         if path == "/token":
             header = dict(scope["headers"]).get(b"authorization", b"").decode()

@@ -141,6 +141,18 @@ def test_the_address_and_the_code_are_shown_at_the_terminal_and_nowhere_else(
     servers.close()
 
 
+@pytest.mark.parametrize("code", ["a code", "\x1b[2J", "A" * 65])
+def test_a_code_that_could_spoil_the_terminal_is_not_shown(connections: Made, guarded: Guarded, code: str) -> None:
+    guarded.user_code = code
+    browser = Browser()
+    servers = connections(on_sign_in=browser)
+    servers.add("own", {"url": f"{guarded.url}/mcp", "auth": {"type": "device"}})
+    with pytest.raises(ToolUnavailable, match="cannot be shown: it is too long or not plain"):
+        servers.tools("own").result(SECONDS)
+    assert browser.prompts == []
+    servers.close()
+
+
 def credentials(guarded: Guarded, **more: str) -> dict[str, Any]:
     auth = {"type": "client_credentials", "client_id": "robot", "client_secret": "${ROBOT}", "issuer": guarded.url}
     return {"url": f"{guarded.url}/mcp", "auth": {**auth, **more}}

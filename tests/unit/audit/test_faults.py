@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -194,6 +195,18 @@ print("whole")
     command = ["unshare", "--map-root-user", "--user", "--mount", "sh", "-c", mount]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout == "whole\n", done.stderr
+
+
+def test_rows_that_the_database_does_not_take_at_the_end_are_there_for_the_next_process(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "audit.db", max_wait=0.1)
+    log.append("crossing", "one", "default", {})
+    with contextlib.closing(sqlite3.connect(log.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        log.close()
+    again = AuditLog(tmp_path / "audit.db")
+    assert [row.execution_id for row in again.tail(9)] == ["one"]
+    again.close()
+    assert not list(Path(f"{log.path}.rows").iterdir())
 
 
 def test_a_clock_that_is_set_back_by_an_hour_changes_no_order(tmp_path: Path) -> None:

@@ -201,6 +201,8 @@ def _json(response: httpx2.Response) -> dict[str, Any]:
 _CLIENT_NAME = "casemate"
 _MOST_PROMPTS = 2  # sign-ins for one connection; the second is for more scopes or an expired token
 _PERSON_SECONDS = 300.0  # for a person to sign in
+_MOST_URL = 8_000  # characters of a page's address
+_CODE = re.compile(r"[!-~]{0,64}")  # to enter on a page; it is shown at a terminal
 Came = TypeVar("Came")
 Waiting = Callable[[], AbstractContextManager[None]]
 
@@ -242,10 +244,11 @@ class _Showing:
         if self._shown > _MOST_PROMPTS:
             why = f"the server {self._server!r} asks for a sign-in too often"
             raise ToolUnavailable(self._server, why, reason="sign-in")
-        check_url(url, "url")
+        if len(check_url(url, "url")) > _MOST_URL or not _CODE.fullmatch(code):
+            raise OAuthFlowError("the page or the code to sign in with cannot be shown: it is too long or not plain")
         if urlsplit(url).scheme != "https" and not is_loopback(urlsplit(url).hostname or ""):
             raise OAuthFlowError(f"the page to sign in at is not https: {visible(url[:200])}")
-        prompt = SignInPrompt(self._server, url, visible(code[:100]))
+        prompt = SignInPrompt(self._server, url, code)
         await asyncio.to_thread(self._surroundings.on_sign_in or show_sign_in, prompt)
 
     async def wait_for(self, coming: Awaitable[Came]) -> Came:
