@@ -24,7 +24,8 @@ from benchmarks import measure
 from benchmarks.measure import Goal, Thing
 from casemate import sync
 from casemate.egress.proxy import EgressProxy
-from casemate.egress.terms import PROXY, EgressTerms, ProxyLimits
+from casemate.egress.terms import EgressTerms, ProxyLimits
+from casemate.model.plan import NETWORK_SOCKETS
 from casemate.policy.hosts import LOCAL_NAME, HostRules, RequestRule, RequestRules, host_rule
 
 _NAME = "bench.test"
@@ -124,7 +125,8 @@ def _things(client: subprocess.Popen[str], at: dict[str, object], size: int) -> 
 
 
 def _from_a_cell(run: measure.Run, client: subprocess.Popen[str], server: int) -> None:
-    at: dict[str, object] = {"name": LOCAL_NAME, "port": server, "server": server, "proxy": list(PROXY)}
+    _, proxy = NETWORK_SOCKETS
+    at: dict[str, object] = {"name": LOCAL_NAME, "port": server, "server": server, "proxy": [proxy.address, proxy.port]}
 
     def asked(session: sync.Session, mode: str, size: int) -> Thing:
         def once() -> float:

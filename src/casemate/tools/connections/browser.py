@@ -26,8 +26,8 @@ def show_sign_in(prompt: SignInPrompt) -> None:
     if sys.stderr is None or not sys.stderr.isatty():
         raise Unavailable(
             f"nobody can be shown the sign-in for the server {prompt.server!r} here",
-            remediation="For a server of `casemate tools add`, run `casemate tools search` at a terminal. Its sign-in is "
-            "kept in the vault.",
+            remediation="For a server of `casemate tools add`, run `casemate tools search` at a terminal. Its sign-in "
+            "is kept in the vault.",
         )
     code = f", and enter the code {prompt.code}" if prompt.code else ""
     sys.stderr.write(f"casemate: to sign in for the server {prompt.server!r}, open {visible(url)}{code}\n")
