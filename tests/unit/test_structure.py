@@ -11,7 +11,7 @@ from tests import structure
 BUDGETS = {
     "api": 2_757,
     "approvals": 1_665,
-    "audit+evidence": 2_781,
+    "audit+evidence": 2_797,
     "egress": 3_434,
     "execution": 4_200,
     "guest": 6_203,
@@ -35,22 +35,22 @@ BUDGETS = {
     "surfaces/mcp": 3_005,
     "sync": 419,
     "telemetry": 377,
-    "tools": 6_603,
+    "tools": 6_607,
     "vault": 868,
     "walls": 5_734,
     "web": 1_138,
-    "workspace+files+artifacts": 4_310,
+    "workspace+files+artifacts": 4_312,
 }
 BOUNDS = {
-    "lines of Python in src": 87_447,
-    "without docstrings, imports, comments and blanks": 56_737,
+    "lines of Python in src": 87_461,
+    "without docstrings, imports, comments and blanks": 56_751,
     "files": 508,
     "files of 40 lines or fewer": 61,
     "functions whose name is a participle or an adverb": 0,
     "class names in more than one file": 31,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 9,
-    "lines of tests": 85_602,
+    "lines of tests": 85_630,
 }
 # Classes with much the same fields, and why there are two.
 ALIKE = {
