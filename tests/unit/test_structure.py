@@ -16,7 +16,7 @@ BUDGETS = {
     "execution": 4_200,
     "guest": 6_203,
     "host": 896,
-    "languages": 2_023,
+    "languages": 2_026,
     "model": 3_069,
     "operations": 3_338,
     "packages": 2_049,
@@ -42,8 +42,8 @@ BUDGETS = {
     "workspace+files+artifacts": 4_312,
 }
 BOUNDS = {
-    "lines of Python in src": 87_461,
-    "without docstrings, imports, comments and blanks": 56_751,
+    "lines of Python in src": 87_464,
+    "without docstrings, imports, comments and blanks": 56_754,
     "files": 508,
     "files of 40 lines or fewer": 61,
     "functions whose name is a participle or an adverb": 0,

@@ -26,8 +26,9 @@ _NAMES = ("python", "python3", "bin/python", "bin/python3")
 
 class Interpreter(NamedTuple):
     executable: Path  # the path to call
+    real: Path  # the file behind all links; an interpreter whose links lead elsewhere now is another one
     version: str
-    chain: tuple[Path, ...]  # each link from ``executable`` to the file
+    chain: tuple[Path, ...]  # each link from ``executable`` to ``real``
     trees: tuple[Path, ...]  # files and folders that it reads, outside the system's
     links: tuple[Path, ...] = ()  # other links that it goes through
     user_packages: Path | None = None  # the user's own site-packages
@@ -62,6 +63,7 @@ def _own() -> Interpreter:
     packages = Path(site.getusersitepackages())
     found = Interpreter(
         executable=executable,
+        real=executable.resolve(),
         version=".".join(str(part) for part in sys.version_info[:3]),
         chain=chain,
         trees=_outside_the_system(trees),
@@ -138,6 +140,7 @@ def _describe(executable: Path, chain: tuple[Path, ...]) -> Interpreter:
     version = settings.get("version_info") or settings.get("version") or _patch_level(base, name)
     return Interpreter(
         executable=executable,
+        real=executable.resolve(),
         version=_release_of(version, name),
         chain=chain,
         trees=_outside_the_system(trees),
