@@ -70,6 +70,14 @@ def test_a_session_keeps_its_state_from_one_command_to_the_next(served: Cli) -> 
     assert b"there is no session 'analysis'" in done.stderr
 
 
+def test_a_step_that_cannot_be_interrupted_says_which_names_its_session_lost(shared: Cli) -> None:
+    session = handle(shared("sessions", "open"))
+    assert shared("exec", session, "kept = 1").code == 0
+    done = shared("exec", session, "--timeout", "1", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)")
+    assert done.code == 124
+    assert b"casemate: the session lost its state: kept\n" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("language", "program", "said"),
     [("python", "print('first')\n1 / 0", b"ZeroDivisionError"), ("node", "null.x", b"TypeError")],

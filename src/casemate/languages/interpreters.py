@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 OLDEST = (3, 9)
 _WANTED = "Give a virtual environment's folder (with pyvenv.cfg), an interpreter (/usr/bin/python3.12), or None."
 _NAMES = ("python", "python3", "bin/python", "bin/python3")
+_OWN_VERSION = ".".join(str(part) for part in sys.version_info[:3])
 
 
 class Interpreter(NamedTuple):
@@ -64,7 +65,7 @@ def _own() -> Interpreter:
     found = Interpreter(
         executable=executable,
         real=executable.resolve(),
-        version=".".join(str(part) for part in sys.version_info[:3]),
+        version=_OWN_VERSION,
         chain=chain,
         trees=_outside_the_system(trees),
         links=_links_of(Path(sys.prefix)),
@@ -137,10 +138,14 @@ def _describe(executable: Path, chain: tuple[Path, ...]) -> Interpreter:
     trees = [root for root in roots if _libraries(root, chain)]
     if home:
         trees += _of_virtual_environment(home)
-    version = settings.get("version_info") or settings.get("version") or _patch_level(base, name)
+    real = executable.resolve()
+    if real == Path(sys.executable).resolve():
+        version = _OWN_VERSION
+    else:
+        version = settings.get("version_info") or settings.get("version") or _patch_level(base, name)
     return Interpreter(
         executable=executable,
-        real=executable.resolve(),
+        real=real,
         version=_release_of(version, name),
         chain=chain,
         trees=_outside_the_system(trees),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from casemate.errors import InvalidArgument, Unavailable
+from casemate.languages import interpreters
 from casemate.languages.python.runtime import PythonRuntime
 from casemate.languages.runtime import merged_env
 from casemate.model.plan import Bind, Launch, Symlink
@@ -83,6 +84,12 @@ def test_the_default_is_the_python_that_casemate_runs_on() -> None:
     assert seen_in_cell(planned, sys.executable)
     assert seen_in_cell(planned, os.__file__)
     assert seen_in_cell(planned, pytest.__file__)
+
+
+def test_the_version_of_that_python_needs_no_header_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's has none without python3-dev."""
+    monkeypatch.setattr(interpreters, "_patch_level", lambda *_: "")
+    assert launch(os.path.realpath(sys.executable)).version == ".".join(str(part) for part in sys.version_info[:3])
 
 
 def test_the_hook_is_found_and_the_programs_children_get_the_same_python() -> None:

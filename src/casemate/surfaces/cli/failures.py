@@ -70,7 +70,7 @@ _OPTION_OF_ARGUMENT = {
     "secrets": "--secret",
     "command": "COMMAND",
     "name": "NAME",
-    "value": "the value",
+    "value": "VALUE",
     "server": "SERVER",
     "tool": "SERVER.TOOL",
     "tools": "the file of servers",

@@ -42,9 +42,13 @@ _TYPES_TO_NODE = ("Missing initializer in const declaration", "Unexpected token 
 
 
 def outcome(execution: Execution, where_bound: Callable[[str], str] = lambda _: "") -> Iterator[str]:
-    """Why casemate ended the program, and `not_done`. ``where_bound``: the place in a policy that sets a limit."""
+    """Why casemate ended the program, what its session lost, and `not_done`. ``where_bound``: the place in a policy
+    that sets a limit."""
     if execution.cause is not None:
         yield why(execution, where_bound)
+    if execution.state == "lost":
+        lost = ", ".join(map(visible, execution.lost_names[:MOST_NAMES]))
+        yield f"the session lost its state{f': {lost}' if lost else ''}"
     yield from not_done(execution)
 
 
