@@ -264,6 +264,8 @@ def test_a_program_has_the_packages_of_a_requirements_file_a_group_and_its_own_h
         return done.returncode, done.stdout, done.stderr
 
     assert run("--with", "alpha", "one.py")[:2] == (0, "1.0\n")
+    (tmp_path / "reaches.py").write_text("import urllib.request as u; u.urlopen('https://other.test')")
+    assert "found and reached: --allow other.test\n" in run("--with", "alpha", "reaches.py")[2]
     assert run("--with-requirements", "requirements.txt", "one.py")[:2] == (0, "1.0\n")
     assert run("--with-requirements", "pyproject.toml", "one.py")[:2] == (0, "1.0\n")
     assert run("--with-requirements", "pyproject.toml:test", "both.py")[:2] == (0, "1.0 1.0\n")

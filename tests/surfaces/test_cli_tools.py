@@ -179,6 +179,8 @@ def test_a_server_that_cannot_be_started_is_said_and_the_others_are_found(kept: 
     assert b"casemate: gone: " in done.stderr
     assert kept("tools", "call", "gone.x").code == 69
     assert b"source_timezone (str)" in kept("tools", "describe", "time.convert_time").stdout
+    kept("tools", "remove", "time")
+    assert kept("tools", "search", "convert").code == 69
 
 
 def test_what_programs_import_is_written_as_files_that_a_type_checker_reads(kept: Cli) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from casemate.api.settings import Settings
-    from casemate.model.approval import ApprovalRequest
+    from casemate.model.approval import ApprovalRequest, Decision
     from casemate.model.events import Event
     from casemate.model.execution import Execution
     from casemate.policy.policy import Policy
@@ -124,14 +124,20 @@ class _Asking:
         with self.progress.hide() if self.progress else nullcontext():
             return await self._terminal.ask(request)
 
-    def answer(self) -> Callable[[ApprovalRequest], Awaitable[bool]] | None:
+    def answer(self) -> Callable[[ApprovalRequest], Awaitable[bool | Decision]] | None:
         """The approver. If only the command line names packages, it allows these without asking: programs of ``casemate
         run`` cannot request packages while they run."""
         if not self._is_answered:
             return self.approve
 
-        async def answer(request: ApprovalRequest) -> bool:
-            return request.kind == "package" or (self.approve is not None and await self.approve(request))
+        from casemate.model.approval import BY_RULE, Decision
+
+        async def answer(request: ApprovalRequest) -> bool | Decision:
+            if request.kind == "package":
+                return True
+            return (
+                Decision(reason=f"{self.refusal}; {BY_RULE}") if self.approve is None else await self.approve(request)
+            )
 
         return answer
 

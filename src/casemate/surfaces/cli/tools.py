@@ -154,12 +154,14 @@ def search(*words: Name, output: Output = "text", file: File = None) -> int:
         words: What the tool should do.
     """
 
-    async def search_tools(sandbox: Sandbox) -> str:
+    async def search_tools(sandbox: Sandbox) -> tuple[str, bool]:
         text = (await sandbox.tools.search_all(" ".join(words))).text
-        await _tell_problems(sandbox)
-        return text
+        unavailable = await _tell_problems(sandbox)
+        return text, 0 < unavailable == len(sandbox.tools.servers.definitions())
 
-    return _print_answer(_with_servers(file, search_tools), output)
+    text, is_nothing_there = _with_servers(file, search_tools)
+    _print_answer(text, output)
+    return _UNAVAILABLE if is_nothing_there else 0
 
 
 @app.command
@@ -239,7 +241,7 @@ def generate(
 
     async def read_catalogue(sandbox: Sandbox) -> tuple[Any, bool]:
         catalogue = await sandbox.tools.catalogue()
-        return catalogue, await _tell_problems(sandbox)
+        return catalogue, not await _tell_problems(sandbox)
 
     catalogue, is_whole = _with_servers(file, read_catalogue, server)
     if language == "node":
@@ -267,12 +269,12 @@ async def _tool(sandbox: Sandbox, path: str) -> Any:
     return found
 
 
-async def _tell_problems(sandbox: Sandbox) -> bool:
-    """Print what is missing, and why. Returns whether every server is available."""
+async def _tell_problems(sandbox: Sandbox) -> int:
+    """Print what is missing, and why. Returns how many servers are not available."""
     problems = await sandbox.tools.problems()
     for name, why in problems.items():
         say(inert(f"{name}: {why}"))
-    return not any(definition.name in problems for definition in sandbox.tools.servers.definitions())
+    return sum(definition.name in problems for definition in sandbox.tools.servers.definitions())
 
 
 def _with_servers(file: File, work: Callable[[Sandbox], Awaitable[T]], only: tuple[str, ...] = ()) -> T:
