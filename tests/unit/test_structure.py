@@ -11,7 +11,7 @@ from tests import structure
 BUDGETS = {
     "api": 2_757,
     "approvals": 1_665,
-    "audit+evidence": 2_797,
+    "audit+evidence": 2_799,
     "egress": 3_434,
     "execution": 4_200,
     "guest": 6_203,
@@ -42,8 +42,8 @@ BUDGETS = {
     "workspace+files+artifacts": 4_312,
 }
 BOUNDS = {
-    "lines of Python in src": 87_481,
-    "without docstrings, imports, comments and blanks": 56_768,
+    "lines of Python in src": 87_483,
+    "without docstrings, imports, comments and blanks": 56_770,
     "files": 508,
     "files of 40 lines or fewer": 61,
     "functions whose name is a participle or an adverb": 0,

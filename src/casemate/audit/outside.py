@@ -71,6 +71,8 @@ def public_name(place: str) -> str:
         parts = urlsplit(place)
     except (ValueError, IndexError):
         return "***"
+    if "@" in place and not parts.netloc:  # an address without its scheme
+        return "***"
     user = "***@" if "@" in parts.netloc else ""
     host = f"{user}{parts.netloc.rpartition('@')[2]}"
     return urlunsplit((parts.scheme, host, parts.path, "***" if parts.query else "", ""))

@@ -301,7 +301,7 @@ def test_nothing_secret_is_shown() -> None:
 
     addresses = ["https://user:hunter2@pypi.test:8080/simple/?x=hunter2", "https://[hunter2"]
     servers = {"a": {"command": "x", "env": {"TOKEN": "hunter2"}}}
-    places = ["https://pypi.test/?x=hunter2", "| tail /hunter2", "| 'hunter2", "|"]
+    places = ["https://pypi.test/?x=hunter2", "| tail /hunter2", "| 'hunter2", "|", "me:hunter2@pypi.test/"]
     hiding = [("package_indexes", addresses), ("audit_anchors", addresses + places), ("audit_anchors", addresses[0])]
     for key, value in (*hiding, ("tools", servers), ("tools", {"mcpServers": servers})):
         assert "hunter2" not in format_value(KEYS[key], value) + str(without_secrets(key, value))
