@@ -173,6 +173,7 @@ def test_what_changes_is_shown_and_asked_about(cli: Cli, at_terminal: At, answer
     at.type(answer)
     done = at.done()
     assert done.code == code
+    assert (b"casemate: nothing was changed" in done.stdout) == (code != 0)
     assert b'+    "casemate": {' in done.stdout
     assert b"hunter2" not in done.stdout
     assert (path.read_text() == before) == (code != 0)

@@ -114,3 +114,16 @@ def test_an_installation_says_how_much_has_come(tmp_path: Path, monkeypatch: pyt
         index.close()
     assert told == sorted(told)
     assert told[-1] > 100
+
+
+def test_earlier_typing_allows_no_installation(at_terminal: At) -> None:
+    index = Index()
+    try:
+        index.add(wheel("alpha", "1.0"))
+        terminal = at_terminal("packages", "install", "alpha", "--index", index.url)
+        terminal.type(b"y\n")
+        terminal.until(b"Install them? [y/N] ")
+        terminal.type(b"n\n")
+        assert terminal.done().code == 77
+    finally:
+        index.close()

@@ -7,9 +7,8 @@ import os
 import re
 import shlex
 import sys
-import termios
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -31,6 +30,7 @@ from casemate.surfaces.clients.known import (
 
 Toolset = Literal["default", "sandboxmcp", "ipybox", "full"]
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_DECLINED = 2  # the exit code
 _LONGEST = 160  # characters shown of a line; a longer one may hold other settings
 
 
@@ -79,7 +79,9 @@ def install(
         check_start(command)
     wanted = None if remove else entry
     if scope == "user" and (argv := own_command(known, name, wanted)):
-        _hand_over(argv, known, yes=yes)
+        if not _may(f"{known.title} manages its servers itself. This will be run:\n  {shlex.join(argv)}", yes=yes):
+            return _DECLINED
+        os.execv(argv[0], argv)
     path = file_of(known, scope, os.environ, os.getcwd())
     if scope == "project":
         _check_inside(path, os.getcwd())
@@ -90,12 +92,6 @@ def _snippet(client: Client, name: str, entry: dict[str, Any]) -> str:
     return change("", client.key, name, entry, is_toml=client.is_toml)
 
 
-def _hand_over(argv: list[str], client: Client, *, yes: bool) -> NoReturn:
-    _ask(f"{client.title} manages its servers itself. This will be run:\n  {shlex.join(argv)}", yes=yes)
-    sys.stdout.flush()
-    os.execv(argv[0], argv)
-
-
 def _change(client: Client, path: str, name: str, entry: dict[str, Any] | None, *, yes: bool) -> int:
     found = read_settings(path)
     changed = _change_text(client, path, found, name, entry)
@@ -104,7 +100,8 @@ def _change(client: Client, path: str, name: str, entry: dict[str, Any] | None, 
         return 0
     if found.status is None and not os.path.isdir(os.path.dirname(path)):
         say(f"there is no folder {os.path.dirname(path)} yet: is {client.title} installed here?")
-    _ask("\n".join(_difference(path, found.text, changed)), yes=yes)
+    if not _may("\n".join(_difference(path, found.text, changed)), yes=yes):
+        return _DECLINED
     kept = replace(found, changed)
     say(f"{path} is written{'' if kept is None else f'; the backup is {kept}'}. Restart {client.title}.")
     return 0
@@ -134,25 +131,22 @@ def _difference(path: str, before: str, after: str) -> Iterator[str]:
         yield line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
 
-def _ask(question: str, *, yes: bool) -> None:
-    """Show ``question``, and return only after a yes. Raises ``InvalidArgument`` if no person can be asked."""
+def _may(question: str, *, yes: bool) -> bool:
+    """Show ``question``. True only after a yes. Raises ``InvalidArgument`` if no person can be asked."""
     from casemate.surfaces.cli.inert import inert
+    from casemate.surfaces.cli.terminal import confirm, somebody_is_there
 
     sys.stdout.write(inert(question) + "\n")
     sys.stdout.flush()
     if yes:
-        return
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise InvalidArgument(
-            "yes",
-            "nothing was changed, because no person can be asked here; give --yes to do it without asking",
-            remediation="",
-        )
-    termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # earlier typing is not an answer
-    sys.stdout.write("Do it? [y/N] ")
-    sys.stdout.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise InvalidArgument("yes", "nothing was changed, because the answer was not yes")
+        return True
+    if not (somebody_is_there() and sys.stdout.isatty()):
+        why = "nothing was changed, because no person can be asked here; give --yes to do it without asking"
+        raise InvalidArgument("yes", why)
+    if not confirm("Do it?"):
+        say("nothing was changed")
+        return False
+    return True
 
 
 Shell = Literal["bash", "zsh", "fish"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -23,6 +21,7 @@ from casemate.surfaces.cli.inert import inert
 from casemate.surfaces.cli.inputs import configured_arguments
 from casemate.surfaces.cli.parameters import Name, Output
 from casemate.surfaces.cli.progress import Progress
+from casemate.surfaces.cli.terminal import confirm, somebody_is_there
 
 app = App(name="packages", help="Install Python packages in advance, in a cell, and keep them.")
 
@@ -94,9 +93,7 @@ def _show(request: ApprovalRequest) -> None:
 
 
 def _confirm() -> bool:
-    if not Path("/dev/tty").exists() or not sys.stdin.isatty():
-        say("no person can be asked here; --yes installs without asking")
-        return False
-    sys.stderr.write("Install them? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    if somebody_is_there():
+        return confirm("Install them?")
+    say("no person can be asked here; --yes installs without asking")
+    return False

@@ -138,6 +138,18 @@ def somebody_is_there() -> bool:
         return False
 
 
+def confirm(question: str) -> bool:
+    """Ask the person at the terminal. True only if the person then types y or yes."""
+    _prompt(question)
+    return os.read(_INPUT, _LONGEST_LINE).strip().lower() in _YES
+
+
+def _prompt(question: str) -> None:
+    termios.tcflush(_INPUT, termios.TCIFLUSH)  # earlier typing is not an answer
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+
+
 class Terminal:
     """An approver at the terminal: asks one question at a time, and holds ``screen`` so that other output waits."""
 
@@ -154,9 +166,7 @@ class Terminal:
         async with self._screen:
             sys.stderr.write(request_lines(request))
             try:
-                termios.tcflush(_INPUT, termios.TCIFLUSH)
-                sys.stderr.write("casemate: Allow this once? [y/N] ")
-                sys.stderr.flush()
+                _prompt("casemate: Allow this once?")
                 return (await _line()).strip().lower() in _YES
             except asyncio.CancelledError:
                 sys.stderr.write("\n")
