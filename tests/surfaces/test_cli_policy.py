@@ -67,7 +67,8 @@ def test_show_gives_the_same_as_json(cli: Cli) -> None:
 def test_show_prints_no_password_of_an_address(cli: Cli, form: tuple[str, ...]) -> None:
     places = 'audit_anchors: ["https://a.test/?k=hunter2", "| x hunter2"]'
     text = f'package_indexes: ["https://u:hunter2@pypi.test/"]\n{places}\n'
-    done = cli("policy", "show", *form, "--file", cli.program(text, "p.yaml"))
+    cli = replace(cli, env={**cli.env, "CASEMATE_CONFIG": cli.program(text, "p.yaml")})
+    done = cli("policy", "show", *form)
     assert done.code == 0
     assert b"hunter2" not in done.stdout
     assert b"https://***@pypi.test/" in done.stdout
@@ -85,6 +86,9 @@ def test_check_says_what_is_wrong_and_where(cli: Cli) -> None:
     wrong = cli("policy", "check", cli.program(POLICY.replace("wall: 5", "wal: 5"), "p.yaml"))
     assert wrong.code == 2
     assert wrong.stderr.startswith(b"casemate: --policy: p.yaml:3: limits.wal: is not a known key")
+    other = cli("policy", "check", cli.program("audit: true\n", "p.yaml"))
+    assert (other.code, other.stderr) == (2, cli("run", "--policy", "p.yaml", "-").stderr)
+    assert b"audit: is an option of a sandbox, not of a policy" in other.stderr
 
 
 @pytest.mark.parametrize(

@@ -136,33 +136,18 @@ def policy_from(policy: object, workspace: object = None) -> Policy:
         return NO_POLICY
     if isinstance(policy, Policy):
         return policy
-    from casemate.policy import document, reading
+    from casemate.policy import document, reading, srt
 
     if isinstance(policy, Mapping):
         return reading.policy_of(document.of_mapping(policy), os.getcwd(), home())
     if not isinstance(policy, str | os.PathLike):
         raise InvalidArgument("policy", f"{policy!r} is neither a path nor a mapping")
     read, folder = document_in(policy, "policy")
-    return reading.policy_of(read, _base_of(read, folder, workspace), home())
-
-
-def _base_of(read: PolicyDocument, folder: str, workspace: object = None) -> str:
-    """What relative paths are relative to: the ``folder`` of a file; for srt's settings, the working folder."""
-    from casemate.policy import srt
-
-    if not srt.is_srt(read):
-        return folder
-    if isinstance(workspace, str | os.PathLike) and workspace:
-        return str(Path(workspace).expanduser().absolute())
-    return os.getcwd()
-
-
-def policy_in(path: str | os.PathLike[str]) -> Policy:
-    """The policy in a file for ``Sandbox.from_file``, which may have other keys, too. Raises as :func:`policy_from`."""
-    from casemate.policy import keys, reading
-
-    read, folder = document_in(path, "policy")
-    return reading.policy_of(read, _base_of(read, folder), home(), keys.SANDBOX_KINDS)
+    if srt.is_srt(read):  # its paths are relative to the working folder
+        folder = os.getcwd()
+        if isinstance(workspace, str | os.PathLike) and workspace:
+            folder = str(Path(workspace).expanduser().absolute())
+    return reading.policy_of(read, folder, home())
 
 
 def document_in(path: str | os.PathLike[str], argument: str) -> tuple[PolicyDocument, str]:

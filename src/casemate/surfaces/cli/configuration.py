@@ -12,7 +12,7 @@ from cyclopts import App
 from casemate.api.config_files import why_none
 from casemate.api.keys import KEYS, SECTIONS, Key, foreign_variables
 from casemate.api.keys_page import format_value, without_secrets
-from casemate.api.policy_options import policy_in
+from casemate.api.policy_options import policy_from
 from casemate.api.settings import Settings, settings_in_file, settings_of
 from casemate.errors import InvalidArgument
 from casemate.model.approval import Kind
@@ -121,7 +121,7 @@ def show_policy(*, file: str | None = None, output: Output = "text", as_json: As
         file: The policy file. Default: the configured one, from CASEMATE_POLICY or the user's configuration file, else
             the built-in policy.
     """
-    found = policy_in(file) if file else settings_of(os.environ).policy
+    found = policy_from(file) if file else settings_of(os.environ).policy
     if as_json or output == "json":
         print_json(_policy_document(found))
     else:
@@ -135,7 +135,7 @@ def check_policy(file: str, /, *, output: Output = "text") -> int:
 
     casemate policy check policy.yaml
     """
-    found = policy_in(file)
+    found = policy_from(file)
     return print_sound(len(found.settings), len(found.rules.written), found.warnings, is_json=output == "json")
 
 
