@@ -384,7 +384,7 @@ def test_programs_get_json_and_nothing_else(served: Cli) -> None:
     served("exec", "s", "value = 1")
     for words in (
         *("sessions list", "ps --all", "approvals list", "audit", "stats", "queue status", "limits", "runtimes"),
-        *("inspect s", "sessions variables s", "audit verify", "sessions set s b 2", "bridge s b 2"),
+        *("inspect s", "sessions variables s", "audit verify", "audit chart", "sessions set s b 2", "bridge s b 2"),
         *("sessions interrupt s", "sessions reset s"),
     ):
         done = served(*words.split(), "--format", "json")
@@ -392,6 +392,7 @@ def test_programs_get_json_and_nothing_else(served: Cli) -> None:
         json.loads(done.stdout)
         assert served(*words.split()).code == 0, words
     assert re.search(rb"memory total: +[\d.]+ .iB", served("stats").stdout)
+    assert re.search(rb"^\d{4}-\d\d-\d\d .*\t\d ok\t.* .iB\t", served("audit", "chart").stdout, re.MULTILINE)
 
 
 def test_the_record_is_exported_verified_against_a_copy_and_pruned(served: Cli, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def _for_people(name: str, value: Any) -> str:
     if name in _SPANS and isinstance(value, int | float):
         return format_age(value)
     if name in _MOMENTS and isinstance(value, int | float):
-        return datetime.fromtimestamp(value).astimezone().isoformat(sep=" ", timespec="seconds")
+        return format_moment(value)
     return _text(value)
 
 
@@ -157,6 +157,11 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_text, value)) or "-"
     return str(value)
+
+
+def format_moment(seconds: float) -> str:
+    """The local date and time of a Unix time."""
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="seconds")
 
 
 def format_age(seconds: float) -> str:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
 from casemate.errors import InvalidArgument
-from casemate.model.limits import parse_size
+from casemate.model.limits import format_size, parse_size
 from casemate.surfaces.cli.answers import (
     format_age,
+    format_moment,
     print_answer,
     print_document,
     print_done,
@@ -204,10 +204,18 @@ def _print_dropped(dropped: int, *, is_json: bool) -> int:
 
 
 def _record_row(row: dict[str, Any]) -> dict[str, Any]:
-    when = datetime.fromtimestamp(row["time"]).astimezone().isoformat(sep=" ", timespec="seconds")
     detail = json.dumps(row["detail"])
     more = "..." if len(detail) > _MOST_DETAIL else ""
-    return {**row, "when": when, "detail": detail[:_MOST_DETAIL] + more}
+    return {**row, "when": format_moment(row["time"]), "detail": detail[:_MOST_DETAIL] + more}
+
+
+_CHART = "when ended seconds slowest peak_memory allowed denied asked"
+
+
+def _minute(minute: dict[str, Any]) -> dict[str, Any]:
+    ended = ", ".join(f"{count} {status}" for status, count in minute["by_status"].items())
+    peak = format_size(minute["peak_memory"])
+    return {**minute, "when": format_moment(minute["time"]), "ended": ended, "peak_memory": peak}
 
 
 def _anchors_in(path: str) -> str:
@@ -254,7 +262,7 @@ for _name, _command in {
     "prune": row("audit.prune", "--max-age --max-size", _print_dropped, max_size=_size_of),
     "crossings": row("audit.crossings", "", _print_crossings),
     "propose": row("audit.propose", "run", _print_proposal),
-    "chart": row("audit.chart", "", table_of()),
+    "chart": row("audit.chart", "", table_of(_CHART, row=_minute)),
 }.items():
     audit.command(_command, name=_name)
 
