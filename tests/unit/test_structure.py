@@ -9,7 +9,7 @@ from __future__ import annotations
 from tests import structure
 
 BUDGETS = {
-    "api": 2_757,
+    "api": 2_742,
     "approvals": 1_665,
     "audit+evidence": 2_799,
     "egress": 3_434,
@@ -20,7 +20,7 @@ BUDGETS = {
     "model": 3_069,
     "operations": 3_338,
     "packages": 2_049,
-    "policy": 3_308,
+    "policy": 3_307,
     "previews": 621,
     "redaction": 815,
     "remote": 2_004,
@@ -28,7 +28,7 @@ BUDGETS = {
     "sessions": 3_793,
     "supervisor": 10_718,
     "surfaces": 1,
-    "surfaces/cli": 6_742,
+    "surfaces/cli": 6_756,
     "surfaces/clients": 402,
     "surfaces/http+surfaces/console": 2_701,
     "surfaces/kernel+surfaces/notebook.py": 967,
@@ -42,7 +42,7 @@ BUDGETS = {
     "workspace+files+artifacts": 4_312,
 }
 BOUNDS = {
-    "lines of Python in src": 87_483,
+    "lines of Python in src": 87_481,
     "without docstrings, imports, comments and blanks": 56_770,
     "files": 508,
     "files of 40 lines or fewer": 61,
@@ -50,7 +50,7 @@ BOUNDS = {
     "class names in more than one file": 31,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 9,
-    "lines of tests": 85_649,
+    "lines of tests": 85_670,
 }
 # Classes with much the same fields, and why there are two.
 ALIKE = {

@@ -1,4 +1,4 @@
-"""Copies of anchors outside: each signed line is sent to places where the machine's user cannot take it back.
+"""Sends each anchor, a signed line, to places where this machine's user cannot change or delete it.
 
 A place is a path, such as on another file system; a command after "|", which gets the line on standard input; or the
 address of a time stamp server (RFC 3161, http or https), whose answers are stored beside the record.
@@ -61,8 +61,8 @@ def _sender(place: str, stamps: str) -> Callable[[str], None]:
 
 
 def public_name(place: str) -> str:
-    """``place``, a path, command or address, without a command's arguments and an address's user, password and query:
-    they may be secret. "***" stands for them, and for what is not valid."""
+    """``place`` without what may be secret: a command's arguments; an address's user, password, query and fragment.
+    "***" stands for the user and password, for the query, or for a whole place that is not valid."""
     if os.path.isabs(place):
         return place
     try:

@@ -192,7 +192,7 @@ class Ledger:
             raise Spent(f"the cell has transferred more than its limit of {most} bytes")
 
     def crossings(self) -> tuple[Crossing, ...]:
-        """Return all crossings in the order of first occurrence. From any thread."""
+        """Return all crossings in the order of first occurrence. Callable from any thread."""
         with self._lock:
             return tuple(_make_crossing(key, tally) for key, tally in self._tallies.items())
 

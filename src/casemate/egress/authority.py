@@ -34,7 +34,7 @@ _COMMON_NAME = "casemate authority of one sandbox"
 
 
 class Authority:
-    """Signs server certificates for the canonical names ``hosts`` only. From any thread."""
+    """Signs server certificates for the canonical names ``hosts`` only. Callable from any thread."""
 
     def __init__(self, hosts: Iterable[str]) -> None:
         self.hosts = frozenset(hosts)

@@ -265,7 +265,7 @@ class EgressProxy:
         proxy_fd: int,
         on_crossing: Callable[[Crossing], None] | None = None,
     ) -> CellProxy:
-        """Serve one cell. From any thread.
+        """Serve one cell. Callable from any thread.
 
         Answers names at the UDP socket ``dns_fd`` and proxy requests at the listening TCP socket ``proxy_fd``; either
         may be a socket pair, see `accepting`. Takes over both descriptors, even if this raises. Calls ``on_crossing``

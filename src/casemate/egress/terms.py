@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from casemate.egress.stream import TcpStream
     from casemate.model.approval import ApprovalVerdict
 
-ADDRESS_RANGE = "198.18.0.0/15"  # for benchmarks (RFC 2544): unused elsewhere, and the only route of cells
+ADDRESS_RANGE = "198.18.0.0/15"  # no public host uses it (RFC 2544); cells have no other route
 
-# Returns descriptors of TCP listeners in a cell's network, in the order of the addresses and ports. From any thread.
+# Opens TCP listeners in a cell's network. Returns their descriptors in the given order. Callable from any thread.
 Listen = Callable[["Sequence[tuple[str, int]]"], "concurrent.futures.Future[list[int]]"]
 
 
@@ -26,7 +26,7 @@ class EgressApprovals(Protocol):
     """Answers approval requests for hosts that no rule decides, for one run or step."""
 
     def decide(self, host: str, port: int, how_often: int) -> concurrent.futures.Future[ApprovalVerdict]:
-        """Decide on a connection. This is request number ``how_often`` for its host and port. From any thread."""
+        """Decide on a connection: request number ``how_often`` for its host and port. Callable from any thread."""
 
 
 class HostService(Protocol):

@@ -48,7 +48,7 @@ class Emitter:
             self.on_unfollowed()
 
     def emit(self, event: Event | FrontEvent | None, size: int) -> None:
-        """Add ``event`` of about ``size`` bytes. From any thread; never blocks."""
+        """Add ``event`` of about ``size`` bytes. Callable from any thread; never blocks."""
         with self._lock:
             self._events.append((event, size))
             self._waiting += size

@@ -105,7 +105,7 @@ class Planned:
     emitter: Emitter | None = None  # gets its events if they are followed
 
     def note_crossing(self, crossing: Crossing) -> None:
-        """Record ``crossing`` at once if possible; the outcome row has it in any case. From any thread."""
+        """Record ``crossing`` at once if possible; the outcome row has it in any case. Callable from any thread."""
         from casemate.execution.request import redacted_crossings
 
         (redacted,) = redacted_crossings([crossing], self.redaction)

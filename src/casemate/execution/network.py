@@ -38,7 +38,7 @@ class Offer(Protocol):
 
     def begin(self, whose: Callable[[], Requester | None]) -> HostService:
         """Start it for one cell. ``whose`` returns the requester of the current run or step, on whose behalf the
-        service acts; if it returns None, the service does nothing. From any thread."""
+        service acts; if it returns None, the service does nothing. Callable from any thread."""
 
 
 class CellInterception(NamedTuple):
@@ -235,7 +235,7 @@ class CellNetwork:
         return () if self._cell_proxy is None else self._cell_proxy.crossings()
 
     def end(self) -> Future[None] | None:
-        """Start to end every connection. Returns a future for the end. From any thread; may be repeated."""
+        """Start to end every connection. Returns a future for the end. Callable from any thread; may be repeated."""
         with self._lock:
             self._is_closed = True
             return None if self._cell_proxy is None else self._cell_proxy.close()
@@ -278,7 +278,7 @@ class BrokerApprovals(NamedTuple):
     hosts: HostRules
 
     def decide(self, host: str, port: int, how_often: int) -> Future[ApprovalVerdict]:
-        """Request approval for a connection. From any thread."""
+        """Request approval for a connection. Callable from any thread."""
         from casemate.model.approval import Question
 
         again = f", for the {_ordinal(how_often)} time" if how_often > 1 else ""

@@ -73,7 +73,7 @@ def question_of(diff: Diff, folder: str) -> Question:
 
 
 class RunReview:
-    """The review of one run's changes. Make it before the cell."""
+    """The review of one run's changes. Create it before the cell starts."""
 
     def __init__(self, planned: Planned) -> None:
         self._planned = planned

@@ -209,7 +209,7 @@ class AgentOperations(Group):
 
     @operation(name="evidence.statement", audience=Audience.AGENT, while_draining=True)
     async def sign_statement(self, run: Name, *, principal: Principal) -> dict[str, Any]:
-        """What a run was and what came of it, signed: a DSSE envelope with an in-toto statement of SLSA provenance.
+        """Sign a statement of a run and its results: a DSSE envelope with an in-toto statement of SLSA provenance.
 
         ``run``: its handle. Operators can also give the id of a run that only the record has.
         """

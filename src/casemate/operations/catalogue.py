@@ -1,6 +1,6 @@
-"""Every operation there is, described by its own method: made once, from signatures and docstrings.
+"""Describes every operation, from its method's signature and docstring.
 
-The only place where pydantic is imported for operations, when one is first asked for.
+It loads pydantic, so it is imported only when needed.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from casemate.sessions.session import Session
 _STRICT = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 _MOST_TEXT = 90 << 20  # characters of a file's content: 64 MiB as base64
 _MOST = {True: 8 << 20, False: 10_000}  # characters of a text; entries of anything else
-_TITLES = {  # of documents, where clients know them by other names than those of the classes
+_TITLES = {  # names of documents that are not named after their classes
     "BrowsedPage": "RenderedPage", "Plan": "CellPlan", "ReadyStart": "CellWait", "ListeningSocket": "CellSocket",
     "Workspace": "CellWorkspace",
 }  # fmt: skip
-_WRITTEN = {bytes: str, Secrets: list[str], Result: dict[str, Any]}  # as base64, by their names, by media types
+_WRITTEN = {bytes: str, Secrets: list[str], Result: dict[str, Any]}  # base64; names of secrets; contents by media type
 _PLAIN = (str, int, float, bool, type(None), Any)
 
 
@@ -66,7 +66,7 @@ class UploadedFile(BaseModel):
     """A file that was uploaded before."""
 
     model_config = _STRICT
-    handle: str = Field(max_length=200, description="The handle that the upload has given.")
+    handle: str = Field(max_length=200, description="The handle that the upload returned.")
 
 
 Given = TextFile | BinaryFile | UploadedFile
@@ -79,7 +79,7 @@ def _limit_fields() -> dict[str, Any]:
 
 
 class LimitValues(BaseModel):
-    """How much may be used. What is left out stays as it is; nothing is ever widened."""
+    """Limits that only narrow the present ones. A limit left out keeps its value."""
 
     model_config = _STRICT
 
@@ -88,8 +88,8 @@ LimitsGiven = create_model("LimitsGiven", __base__=LimitValues, __doc__=LimitVal
 
 
 def given_type(annotation: Any, *, is_bounded: bool = False) -> Any:
-    """The type of a parameter's JSON value; texts, lists and mappings have bounds also where none is written
-    (``is_bounded``: one is). Raises ``TypeError`` for what cannot be given as JSON."""
+    """The type of a parameter's JSON value. Unless ``is_bounded``, a text, list or mapping gets a default bound.
+    Raises ``TypeError`` for a type that cannot be given as JSON."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         words = next((mark.words for mark in arguments[1:] if isinstance(mark, OneOf)), None)
@@ -131,7 +131,7 @@ def _bounds(mark: Any) -> tuple[Any, ...]:
 
 
 def _few(count: int, value: Any) -> Any:
-    """The same, unless it has more entries than may be: then none of them is looked at."""
+    """Return ``value``. Refuses more than ``count`` entries before any of them is validated."""
     if isinstance(value, dict | list) and len(value) > count:
         raise PydanticCustomError(
             "too_long", "has {actual} entries; the limit is {count}", {"actual": len(value), "count": count}
@@ -140,7 +140,7 @@ def _few(count: int, value: Any) -> Any:
 
 
 def result_type(annotation: Any) -> Any:
-    """The type of a result's document. Raises ``TypeError`` for what has none."""
+    """The type of a result's document. Raises ``TypeError`` if there is none."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return result_type(arguments[0] | None if OrNone() in arguments else arguments[0])
@@ -180,7 +180,7 @@ def _document_type(kind: type) -> type[BaseModel]:
 
 
 def names() -> dict[str, Any]:
-    """What annotations name that is only imported for type checkers."""
+    """Names that annotations use and that modules may import only for type checkers."""
     public = {name: getattr(casemate, name) for name in dir(casemate)}
     return {**vars(typing), **vars(collections.abc), **public}
 
@@ -188,14 +188,14 @@ def names() -> dict[str, Any]:
 def _event_type(name: str, kind: type | None, **more: Any) -> type[BaseModel]:
     hints = get_type_hints(kind, globalns={**names(), **vars(sys.modules[kind.__module__])}) if kind else {}
     members: dict[str, Any] = {one: (result_type(hints[one]), ...) for one in document_fields(kind)} if kind else {}
-    number = Field(description="How many events there have been with this one: asks for what follows.")
+    number = Field(description="The number of events up to this one. Pass it to get the events after this one.")
     members |= {"cursor": (int, number), "event": (Literal[name], ...), **more}
     return create_model(f"{name.title()}Event", **members)
 
 
 @cache
 def event_type() -> Any:
-    """The type of the documents that a stream of events has."""
+    """The type of the events in a run's stream."""
     execution = result_type(Execution) | None
     return Union[  # noqa: UP007 - made at run time
         _event_type("output", Output),
@@ -216,13 +216,13 @@ Call = Callable[..., Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One thing that can be asked: ``name`` such as "sessions.open"; ``summary``: the first line of ``description``.
+    """An operation. ``name``: such as "sessions.open". ``summary``: the first paragraph of ``description``.
 
-    ``params``: the model of its arguments, which refuses unknown ones; ``result``: describes the document that comes
-    back, or each event where it ``streams``. ``place``: the attribute of :class:`Operations` that ``method`` is called
-    on, that itself where it is empty; ``"session"`` for the session that its argument names; ``"session.files"`` for
-    the files of that. ``sessions``: the arguments that are handles or names of sessions. ``gives``: makes the result of
-    what ``method`` returns. ``has_principal``: whether it is given who calls.
+    ``params``: the model of its arguments, which refuses unknown ones. ``result``: the type of the result's document,
+    or of each event if it ``streams``. ``place``: the attribute of :class:`Operations` that has ``method``, or empty
+    for :class:`Operations` itself; ``"session"`` for the session in the argument of that name; ``"session.files"`` for
+    that session's files. ``sessions``: the arguments that are handles or names of sessions. ``gives``: turns the value
+    from ``method`` into the result. ``has_principal``: whether ``method`` takes the caller's principal.
     """
 
     name: str
@@ -251,13 +251,13 @@ class Operation:
         return self.params.model_json_schema()
 
     def result_schema(self) -> dict[str, Any]:
-        """The JSON schema of what comes back, or of each event."""
+        """The JSON schema of its result, or of each event."""
         return self.result.json_schema(mode="serialization")
 
 
 @cache
 def catalogue() -> Mapping[str, Operation]:
-    """All operations by their names, in the order of these."""
+    """All operations by name, sorted."""
     operations = {}
     parts = {f"sandbox.{name}": type_named(kind) for name, kind in PARTS.items()}
     parts |= {"session": type_named(SESSION), "session.files": SessionFiles}
@@ -288,7 +288,7 @@ def _describe(name: str, method: Callable[..., Any], mark: Mark, place: str) -> 
             continue
         about = docs.get(parameter.name)
         if not about:
-            raise TypeError(f"{name}: nothing is said about {parameter.name}")
+            raise TypeError(f"{name}: the docstring does not describe {parameter.name}")
         default = ... if parameter.default is parameter.empty else _plain(parameter.default)
         fields[parameter.name] = (given_type(hints[parameter.name]), Field(default, description=about))
     fields |= options
@@ -330,7 +330,7 @@ def _fields_of(definition: type) -> dict[str, Any]:
 
 
 def _given_back(annotation: Any, streams: bool) -> Any:
-    """The type of the documents that come back: that of the value or of each event. An event may be a run's."""
+    """The type of the result's document, or of each event of a stream. A stream of dicts has a run's events."""
     one = get_args(annotation)[0] if streams else annotation
     return event_type() if streams and get_origin(one) is dict else result_type(one)
 
@@ -340,7 +340,7 @@ def _plain(default: Any) -> Any:
 
 
 def _split_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """The description without its parameters, and what is said about each of these."""
+    """The description without its parameters, and each parameter's description by name."""
     parameters: dict[str, str] = {}
     paragraphs = []
     for paragraph in _ROLE.sub(r"``\1``", text).split("\n\n"):

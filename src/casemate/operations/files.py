@@ -119,7 +119,7 @@ class FileOperations(Group):
 
     @operation(audience=Audience.AGENT, while_draining=True)
     async def list(self, session: Name, path: Path = ".", *, principal: Principal) -> list[FileInfo]:
-        """What lies in a folder of a session's workspace, by name; at most 10,000 entries.
+        """List a folder of a session's workspace, sorted by name: at most 10,000 entries.
 
         ``session``: its handle or name. ``path``: the folder, relative to the workspace.
         """
@@ -130,10 +130,10 @@ class FileOperations(Group):
     async def info(
         self, path: Path = ".", *, session: Name | None = None, run: Name | None = None, principal: Principal
     ) -> FileInfo:
-        """What lies at a path, without opening it or following a link.
+        """Describe the file or folder at a path, without opening it or following a link.
 
-        ``path``: relative to the workspace. ``session``: the handle or name of the session that it is of. ``run``:
-        instead, the handle of a run that is over, in what it has left.
+        ``path``: relative to the workspace. ``session``: the handle or name of its session. ``run``: instead, the
+        handle of a finished run that left it.
         """
         _check_either(session, run)
         if session is not None:

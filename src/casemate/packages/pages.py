@@ -1,4 +1,4 @@
-"""Pages of a simple index: read as an index sends them, and written for installers with the gateway's addresses.
+"""Pages of a simple index: read as an index sends them, and written for installers with addresses at the gateway.
 
 Sources: PEP 503 and 691 (pages), 592 (yanked), 658 and 714 (metadata), 700 (sizes).
 """
@@ -36,7 +36,7 @@ class PageLink:
     size: int | None = None  # in bytes, None if the page does not state it
     requires_python: str | None = None
     yanked: str | bool = False  # the reason; True if none is given
-    # SHA-256 of the file at its address plus ``.metadata``; empty if not stated, None if there is no such file.
+    # SHA-256 of the metadata file, at ``url`` plus ``.metadata``; empty if not stated, None if there is no such file.
     metadata: str | None = None
     page: str = ""  # the address of the page
     algorithm: str = "sha256"

@@ -17,7 +17,7 @@ _MOST_FORMAT = 200
 _FIELD_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")  # RFC 9110, section 5.1
 _PRINTABLE = re.compile(r"[ -~]+\Z")
 _GAP = "{}"
-# Fields that cannot hold a secret, by the reason.
+# Fields that cannot hold a secret, by reason.
 _REFUSED = {
     "says where a request goes": "host forwarded via x-forwarded-for x-forwarded-host x-forwarded-proto x-real-ip",
     "says where a message ends": "content-length transfer-encoding trailer expect",
@@ -39,11 +39,10 @@ class Inject:
 
     Attributes:
         hosts: Exact names, ``"api.example.org"`` or ``"api.example.org:8443"``; the default port is 443. They are
-            stored as
-            canonical names.
+            stored as canonical names.
         header: The field that holds the secret.
-        format: The whole value of that field, with ``{}`` for the secret. For ``"Basic {}"`` in ``Authorization`` the
-            secret may also be the user or the password (RFC 7617).
+        format: The whole value of that field, with ``{}`` for the secret. With ``"Basic {}"`` in ``Authorization``,
+            the secret may also be only the user or only the password inside the base64 (RFC 7617).
 
     Raises:
         InvalidArgument: An attribute is wrong; the error names it.

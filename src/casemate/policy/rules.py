@@ -260,7 +260,7 @@ class Rulebook:
         self._breadth = sum(_breadth(rule) for rule in rules.written)
 
     def set_default(self, kind: Kind, effect: Effect) -> None:
-        """Set the effect for ``kind`` where no rule applies. From any thread."""
+        """Set the effect for ``kind`` where no rule applies. Callable from any thread."""
         self.rules = replace(self.rules, defaults={**self.rules.defaults, kind: (effect, "set by the application")})
 
     @property
@@ -285,7 +285,7 @@ class Rulebook:
 
     def effort(self, size: int) -> int:
         """Return the maximum cost of a lookup in steps of a fraction of a microsecond. ``size`` is the size of the
-        question's arguments in bytes. From any thread."""
+        question's arguments in bytes. Callable from any thread."""
         return _OF_RULE * (len(self.rules.written) + len(self._answers)) + size * (1 + self._breadth)
 
     def rule_on(self, question: Question, now: float) -> Ruling | None:

@@ -95,7 +95,7 @@ class InterpreterCell:
         return capture
 
     def answer(self, number: int, allow: bool, reason: str) -> None:
-        """Answer the running step's request ``number``. From any thread."""
+        """Answer the running step's request ``number``. Callable from any thread."""
         self.cell.send(self._protocol.answer(number, allow, reason))
 
     async def show_packages(self, folder: str, place: str) -> None:

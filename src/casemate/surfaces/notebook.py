@@ -22,8 +22,8 @@ _ENDS: dict[str, float | None] = {"without end": None, "for 10 minutes": 600.0, 
 def widget(sandbox: Any) -> ApprovalWidget:
     """Show pending approval requests, with buttons that answer them.
 
-    It shows exactly what every approver is shown, live, until its ``close``. While it is open, requests wait for an
-    answer even if no other approver is connected.
+    It shows exactly what all approvers see, and stays current until you call ``close``. While it is open, requests
+    wait for an answer even if no other approver is connected.
 
     Args:
         sandbox: A ``casemate.Sandbox`` or ``casemate.sync.Sandbox``, or one that is connected to a service.

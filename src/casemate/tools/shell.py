@@ -1,7 +1,7 @@
 """The host's side of the command ``tool`` in Shell cells.
 
-The command sends its words, which are turned into a request here. The answer is a line, ``ok`` or the kind of an error,
-followed by text for people.
+The command sends its words, which become a request here. The first line of the answer is ``ok`` or the kind of an
+error. Text for people follows.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _numeric(options: tuple[Type, ...]) -> bool:
     return any(isinstance(option, Scalar) and option.kind in ("integer", "number", "boolean") for option in options)
 
 
-def _json(name: str, text: str, about: str = "") -> Json:
+def _json(name: str, text: str, about: str = "takes JSON, ") -> Json:
     try:
         return parse(text)
     except InvalidArgument as error:

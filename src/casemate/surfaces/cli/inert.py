@@ -43,11 +43,11 @@ class Inert:
         self._styled = False
 
     def feed(self, data: bytes) -> bytes:
-        """What can be shown now of ``data`` and of what was held back."""
+        """Return the bytes to show now, from ``data`` and from earlier input that was held back."""
         return self._inert(self._decoder.decode(data)).encode("utf-8", "replace")
 
     def end(self) -> bytes:
-        """What was held back, and a reset of any style."""
+        """Return the input that was held back, and a reset of any style."""
         rest = self._inert(self._decoder.decode(b"", final=True))
         rest += visible(self._before + self._unfinished)[len(self._before) :]
         self._unfinished = self._before = ""

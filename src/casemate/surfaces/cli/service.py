@@ -1,4 +1,4 @@
-"""``casemate service``: the daemon that keeps sessions, runs and approvals, and commands about it."""
+"""``casemate service``: run and manage the daemon that keeps sessions, runs and approvals."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ TimeoutStopSec=60
 Restart=on-failure
 RestartSec=2
 UMask=0077
-# Limits of cells are those of cgroups where the service may divide its own.
+# Lets the service limit cells with cgroups below its own.
 Delegate=cpu memory pids
-# Nothing here needs to gain privileges; cells have user namespaces of their own and none beyond.
+# The service needs no new privileges. Cells get privileges only in their own user namespaces.
 NoNewPrivileges=yes
 LockPersonality=yes
 RestrictRealtime=yes
 RestrictSUIDSGID=yes
 SystemCallArchitectures=native
 MemoryDenyWriteExecute=no
-# Not set, since each would take away what walls are made of: RestrictNamespaces=, PrivateUsers=, ProtectProc=,
-# ProtectKernelTunables=, PrivateMounts=, SystemCallFilter= (namespaces, mounts, /proc and seccomp of the cells' own).
+# Not set, because walls need namespaces, mounts, /proc and seccomp: RestrictNamespaces=, PrivateUsers=, ProtectProc=,
+# ProtectKernelTunables=, PrivateMounts=, SystemCallFilter=.
 
 [Install]
 WantedBy=default.target
@@ -89,16 +89,16 @@ def serve_mcp(
 ) -> int:
     """Serve agents over MCP: tools that run code in cells.
 
-    It joins your casemate service, or starts it, so that casemate approvals shows its programs' requests.
+    It uses your casemate service, and starts it if needed. To see its programs' requests: casemate approvals
 
     casemate serve
 
     casemate serve --transport http --port 8417 --token-file ~/.config/casemate/token
 
     Args:
-        workspace: The folder that programs work in; implies a sandbox of this command's own.
-        policy: A file of rules for programs, in casemate's keys; implies a sandbox of this command's own.
-        settings: A file of rules for programs, in srt's keys; implies a sandbox of this command's own.
+        workspace: The folder that programs work in; implies --embedded.
+        policy: A file of rules for programs, in casemate's keys; implies --embedded.
+        settings: A file of rules for programs, in srt's keys; implies --embedded.
         answer_within: Seconds until an unfinished call is answered, such as one that waits for an approval; 45 by
             default. Give less than your client's timeout; many agent frameworks give up after 5.
         allow_origins: For http: the origin of a page that may use it in a browser, such as https://app.example.org.
@@ -114,7 +114,7 @@ def serve_mcp(
 @app.default
 @takes(*ServiceSettings.__annotations__, of=ServiceSettings, defaults=False, plain_http=_PLAIN_HTTP)
 def serve(*, on_demand: Annotated[bool, Parameter(show=False)] = False, **settings: Any) -> int:
-    """Serve until SIGTERM or Ctrl-C: on a Unix socket that only you can reach.
+    """Serve until SIGTERM or Ctrl-C, on a Unix socket that only you can reach.
 
     Commands start it when they need it. A second signal ends it at once.
     """
@@ -129,7 +129,7 @@ def serve(*, on_demand: Annotated[bool, Parameter(show=False)] = False, **settin
 
 
 def options(chosen: Mapping[str, Any], *, on_demand: bool) -> dict[str, Any]:
-    """The given options over the configured ones and those of a service ``on_demand``. Raises ``InvalidArgument``."""
+    """``chosen``, else the configured options, else those of a service ``on_demand``. Raises ``InvalidArgument``."""
     from casemate.api.settings import settings_of
 
     settings = settings_of(os.environ)
@@ -199,13 +199,13 @@ def add(
 
     Args:
         name: Its holder; the record shows its actions under that name.
-        operator: It may do all that the user may in its namespace. By default it may do what agents may, with their
-            own sessions and runs.
+        operator: It gets an operator's rights in its namespace. By default it gets an agent's, for its own sessions
+            and runs only.
         metrics: It may read the metrics (GET /metrics), and nothing else.
-        namespace: The only namespace that it opens; without it, the namespace "default".
+        namespace: The only namespace that it can use; "default" unless given.
         may_approve: It may answer approval requests; an agent's token only those of its own runs.
-        may_run_commands: It may have commands run on this machine outside of every wall, as MCP servers and by allowing
-            them: its holder can do what you can.
+        may_run_commands: It may run commands on this machine outside every wall: it may add them as MCP servers
+            and, with --may-approve, allow requests for them. Its holder can do all that you can.
         expires: Days after which it expires.
         secret: The name of a secret that an agent's programs get without approval. May be repeated.
     """

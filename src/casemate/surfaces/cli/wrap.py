@@ -261,12 +261,12 @@ class _Cleaner:
         self._inert = None if raw else Inert()
 
     def feed(self, data: bytes) -> bytes:
-        """What can be shown now of ``data`` and of what was held back."""
+        """Return the bytes to show now, from ``data`` and from earlier output that was held back."""
         data = self._redacted.feed(data) if self._redacted else data
         return self._inert.feed(data) if self._inert else data
 
     def end(self) -> bytes:
-        """What was held back: a stream may end in the middle of a secret."""
+        """Return the output that was held back: a stream may end in the middle of a secret."""
         rest = self._redacted.finish(cut=True) if self._redacted else b""
         return self._inert.feed(rest) + self._inert.end() if self._inert else rest
 

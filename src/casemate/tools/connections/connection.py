@@ -123,7 +123,7 @@ class Connection:
 
     @property
     def is_there(self) -> bool:
-        """Whether it is connected and its tools are listed, as far as is known. From any thread."""
+        """Whether it is connected and its tools are listed, as far as is known. Callable from any thread."""
         life, made = self._life, self._next
         return life is not None and made is not None and made.done() and not life.over.is_set()
 
