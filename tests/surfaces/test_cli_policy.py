@@ -144,3 +144,13 @@ def test_a_rule_that_a_run_cannot_keep_is_told_at_its_start_and_in_its_result(cl
     done = cli("run", "--policy", cli.program(policy, "p.yaml"), "--format", "json", cli.program(code))
     assert b"one-shot runs, Node and wrapped commands can still start programs" in done.stderr
     assert json.loads(done.stdout)["isolation"]["notes"][-1] in done.stderr.decode()
+
+
+def test_paths_of_srts_settings_start_at_the_workspace_if_something_is_configured(cli: Cli) -> None:
+    (cli.folder / "ws").mkdir()
+    (cli.folder / "ws" / "private.txt").write_text("hunter2")
+    cli = replace(cli, env={**cli.env, "CASEMATE_LIMITS_MEMORY": "300MiB"})
+    file = cli.program('{"filesystem": {"denyRead": ["./private.txt"]}}', "s.json")
+    done = cli("run", "--policy", file, "--workspace", "ws", cli.program("print(open('private.txt').read())"))
+    assert done.code != 0
+    assert b"hunter2" not in done.stdout

@@ -121,7 +121,7 @@ def test_earlier_typing_allows_no_installation(at_terminal: At) -> None:
     try:
         index.add(wheel("alpha", "1.0"))
         terminal = at_terminal("packages", "install", "alpha", "--index", index.url)
-        terminal.type(b"y\n")
+        terminal.type(b"y\n" * 10_000)
         terminal.until(b"Install them? [y/N] ")
         terminal.type(b"n\n")
         assert terminal.done().code == 77

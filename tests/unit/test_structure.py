@@ -28,7 +28,7 @@ BUDGETS = {
     "sessions": 3_793,
     "supervisor": 10_718,
     "surfaces": 1,
-    "surfaces/cli": 6_756,
+    "surfaces/cli": 6_766,
     "surfaces/clients": 402,
     "surfaces/http+surfaces/console": 2_701,
     "surfaces/kernel+surfaces/notebook.py": 967,
@@ -42,15 +42,15 @@ BUDGETS = {
     "workspace+files+artifacts": 4_312,
 }
 BOUNDS = {
-    "lines of Python in src": 87_481,
-    "without docstrings, imports, comments and blanks": 56_770,
+    "lines of Python in src": 87_491,
+    "without docstrings, imports, comments and blanks": 56_778,
     "files": 508,
     "files of 40 lines or fewer": 61,
     "functions whose name is a participle or an adverb": 0,
     "class names in more than one file": 31,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 9,
-    "lines of tests": 85_670,
+    "lines of tests": 85_680,
 }
 # Classes with much the same fields, and why there are two.
 ALIKE = {

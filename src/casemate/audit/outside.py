@@ -1,4 +1,4 @@
-"""Sends each anchor, a signed line, to places where this machine's user cannot change or delete it.
+"""Sends each anchor, a signed line, to places outside. A user who changes the record cannot change it there.
 
 A place is a path, such as on another file system; a command after "|", which gets the line on standard input; or the
 address of a time stamp server (RFC 3161, http or https), whose answers are stored beside the record.
@@ -62,7 +62,7 @@ def _sender(place: str, stamps: str) -> Callable[[str], None]:
 
 def public_name(place: str) -> str:
     """``place`` without what may be secret: a command's arguments; an address's user, password, query and fragment.
-    "***" stands for the user and password, for the query, or for a whole place that is not valid."""
+    "***" stands for the user and password, for the query, or for a whole place that cannot be parsed."""
     if os.path.isabs(place):
         return place
     try:

@@ -188,7 +188,7 @@ def names() -> dict[str, Any]:
 def _event_type(name: str, kind: type | None, **more: Any) -> type[BaseModel]:
     hints = get_type_hints(kind, globalns={**names(), **vars(sys.modules[kind.__module__])}) if kind else {}
     members: dict[str, Any] = {one: (result_type(hints[one]), ...) for one in document_fields(kind)} if kind else {}
-    number = Field(description="The number of events up to this one. Pass it to get the events after this one.")
+    number = Field(description="The number of events up to and including this one. Pass it to get later ones.")
     members |= {"cursor": (int, number), "event": (Literal[name], ...), **more}
     return create_model(f"{name.title()}Event", **members)
 

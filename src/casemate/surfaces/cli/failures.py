@@ -34,7 +34,7 @@ MEANINGS = (
     (70, "casemate itself failed; please report it"),
     (74, "the record, or the program's output, could not be written"),
     (75, "casemate was ended from outside while the program ran"),
-    (DENIED, "denied: a rule said no; nothing ran"),
+    (DENIED, "denied, by a rule or a person; nothing ran"),
     (TIMED_OUT, "the program ran into --timeout"),
     (130, "interrupted (Ctrl-C)"),
     (137, "the program needed more than --memory, or was killed from outside"),

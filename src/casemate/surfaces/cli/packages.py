@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import Annotated
+from urllib.parse import quote
 
 from cyclopts import App, Parameter
 
@@ -17,11 +18,13 @@ from casemate.packages.store import default_folder
 from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import print_answer
 from casemate.surfaces.cli.failures import EVERYTHING_THERE, say
-from casemate.surfaces.cli.inert import inert
+from casemate.surfaces.cli.inert import visible
 from casemate.surfaces.cli.inputs import configured_arguments
 from casemate.surfaces.cli.parameters import Name, Output
 from casemate.surfaces.cli.progress import Progress
 from casemate.surfaces.cli.terminal import confirm, somebody_is_there
+
+_OF_ADDRESSES = "%/:?#[]@!$&'()*+,;=~"  # not letters or digits (RFC 3986)
 
 app = App(name="packages", help="Install Python packages in advance, in a cell, and keep them.")
 
@@ -89,7 +92,8 @@ def _version(package: InstalledPackage) -> dict[str, str]:
 
 def _show(request: ApprovalRequest) -> None:
     for name, file in zip(request.arguments["packages"], request.arguments["files"], strict=True):
-        say(inert(f"{name}  {file['source']}  sha256:{file['sha256']}"))
+        source = quote(file["source"], safe=_OF_ADDRESSES)  # no space or newline begins a line of its own
+        say(visible(f"{name}  {source}  sha256:{file['sha256']}"))
 
 
 def _confirm() -> bool:

@@ -350,7 +350,8 @@ def with_configuration(request: RunRequest) -> RunRequest:
         return request
     from casemate.api.settings import settings_of
 
-    settings = settings_of(os.environ, arguments={"policy": request.options.get("policy")})
+    given = {name: request.options.get(name) for name in ("policy", "workspace")}
+    settings = settings_of(os.environ, arguments=given)
     output = request.options.get("output_dir") or settings.value("output_dir")
     return replace(request, settings=settings, options={**request.options, "output_dir": output})
 

@@ -204,8 +204,8 @@ def add(
         metrics: It may read the metrics (GET /metrics), and nothing else.
         namespace: The only namespace that it can use; "default" unless given.
         may_approve: It may answer approval requests; an agent's token only those of its own runs.
-        may_run_commands: It may run commands on this machine outside every wall: it may add them as MCP servers
-            and, with --may-approve, allow requests for them. Its holder can do all that you can.
+        may_run_commands: It may run commands on this machine outside every wall: with --operator it may add them as
+            MCP servers, and with --may-approve allow requests for them. Its holder can do all that you can.
         expires: Days after which it expires.
         secret: The name of a secret that an agent's programs get without approval. May be repeated.
     """

@@ -126,6 +126,7 @@ async def _writable(fd: int) -> None:
 
 
 _LONGEST_LINE = 4096  # bytes of an answer; a terminal's line is not longer (termios(3), MAX_CANON)
+_MOST_FLUSHES, _NEXT_PIECE = 1000, 0.02  # at least a megabyte; seconds
 _YES = (b"y", b"yes")
 _INPUT = 0
 
@@ -141,11 +142,15 @@ def somebody_is_there() -> bool:
 def confirm(question: str) -> bool:
     """Ask the person at the terminal. True only if the person then types y or yes."""
     _prompt(question)
+    select.select([_INPUT], [], [])  # os.read fails at once if another program set O_NONBLOCK
     return os.read(_INPUT, _LONGEST_LINE).strip().lower() in _YES
 
 
 def _prompt(question: str) -> None:
-    termios.tcflush(_INPUT, termios.TCIFLUSH)  # earlier typing is not an answer
+    for _ in range(_MOST_FLUSHES):  # earlier typing is not an answer; a long paste comes in pieces
+        termios.tcflush(_INPUT, termios.TCIFLUSH)
+        if not select.select([_INPUT], [], [], _NEXT_PIECE)[0]:
+            break
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
 

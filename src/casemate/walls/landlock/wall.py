@@ -34,7 +34,7 @@ class LandlockWall(NativeWall):
         """Like `NativeWall.prove`; also refuses an interpreter that the cells' users cannot reach."""
         if os.geteuid() == 0 and (closed := _closed_folder(sys.executable)):
             raise WallUnavailable(
-                f"As root, each cell runs as its own user. That user may not enter the interpreter's folder {closed}.",
+                f"As root, each cell runs as its own user, who may not enter {closed}, on the way to the interpreter.",
                 reason="unreachable_interpreter",
                 remediation=f"Run casemate as an ordinary user, or with another interpreter, or: chmod o+x {closed}",
             )
