@@ -9,7 +9,7 @@ from __future__ import annotations
 from tests import structure
 
 BUDGETS = {
-    "api": 2_742,
+    "api": 2_751,
     "approvals": 1_665,
     "audit+evidence": 2_799,
     "egress": 3_434,
@@ -31,7 +31,7 @@ BUDGETS = {
     "surfaces/cli": 6_766,
     "surfaces/clients": 402,
     "surfaces/http+surfaces/console": 2_701,
-    "surfaces/kernel+surfaces/notebook.py": 967,
+    "surfaces/kernel+surfaces/notebook.py": 966,
     "surfaces/mcp": 3_005,
     "sync": 419,
     "telemetry": 377,
@@ -42,15 +42,15 @@ BUDGETS = {
     "workspace+files+artifacts": 4_312,
 }
 BOUNDS = {
-    "lines of Python in src": 87_491,
-    "without docstrings, imports, comments and blanks": 56_778,
+    "lines of Python in src": 87_499,
+    "without docstrings, imports, comments and blanks": 56_782,
     "files": 508,
     "files of 40 lines or fewer": 61,
     "functions whose name is a participle or an adverb": 0,
     "class names in more than one file": 31,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 9,
-    "lines of tests": 85_680,
+    "lines of tests": 85_696,
 }
 # Classes with much the same fields, and why there are two.
 ALIKE = {

@@ -87,8 +87,7 @@ class Sandbox(SandboxParts, metaclass=HintingClass):
         """
         from casemate.api.settings import arguments_of_environment
 
-        values: dict[str, Any] = {**arguments_of_environment(os.environ), **options}
-        return cls(**values)
+        return cls(**arguments_of_environment(os.environ, options))
 
     @staticmethod
     async def connect(

@@ -157,11 +157,11 @@ def settings_of(
     return _join_settings(_NOTHING if place is None else settings_in_file(place), environ, arguments or {})
 
 
-def settings_of_variables(environ: Mapping[str, str]) -> Settings:
+def settings_of_variables(environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Settings:
     """As :func:`settings_of`, without the file in the user's configuration folder, which does not apply to a sandbox
     that a program makes. The file that ``CASEMATE_CONFIG`` names does."""
     is_named = environ.get(CONFIG, "none") != "none"
-    return settings_of(environ) if is_named else _join_settings(_NOTHING, environ, {})
+    return settings_of(environ, arguments=arguments) if is_named else _join_settings(_NOTHING, environ, arguments)
 
 
 def settings_in_file(path: str | os.PathLike[str]) -> Settings:
@@ -181,7 +181,8 @@ def _join_settings(read: Settings, environ: Mapping[str, str], arguments: Mappin
     settings = {**read.given, **settings_in(environ), **dict(_given_settings(arguments))}
     policy = read.policy
     policy_setting = settings.get("policy")
-    if policy_setting is not None and policy_setting != read.given.get("policy"):
+    is_read = all(settings.get(name) == read.given.get(name) for name in ("policy", "workspace"))
+    if policy_setting is not None and not is_read:
         workspace = settings.get("workspace")
         policy = _policy_of(policy_setting, None if workspace is None else workspace.value)
         kept = (one for one in read.policy.settings if one.name.startswith(_LIMIT))
@@ -273,14 +274,23 @@ def arguments_of_file(
             f"would replace what {os.fspath(path)!r} permits, and arguments only narrow that",
             remediation="Write one file that permits both, or give the policy alone.",
         )
-    return {**settings_in_file(path).sandbox_arguments(environ), **options}
+    settings = _join_settings(settings_in_file(path), {}, _given_workspace(options))
+    return {**settings.sandbox_arguments(environ), **options}
 
 
-def arguments_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    """The arguments in ``CASEMATE_*`` variables, and in the file that ``CASEMATE_CONFIG`` names.
+def arguments_of_environment(environ: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments in ``CASEMATE_*`` variables, and in the file that ``CASEMATE_CONFIG`` names, replaced by those in
+    ``options``.
 
     Raises as :func:`arguments_of_file`, naming the variable.
     """
     for remark in foreign_variables(environ):
         warnings.warn(remark, stacklevel=3)
-    return settings_of_variables(environ).sandbox_arguments(environ)
+    settings = settings_of_variables(environ, _given_workspace(options))
+    return {**settings.sandbox_arguments(environ), **options}
+
+
+def _given_workspace(options: Mapping[str, Any]) -> dict[str, str]:
+    """The workspace in ``options``: paths in srt's keys start there."""
+    given = options.get("workspace")
+    return {"workspace": os.fspath(given)} if isinstance(given, str | os.PathLike) else {}

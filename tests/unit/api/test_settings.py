@@ -355,3 +355,21 @@ def test_each_limit_is_what_was_said_last_of_it(
     limits = sandbox.limits
     asyncio.run(sandbox.close())
     assert (limits.memory >> 20, limits.processes, limits.wall) == (memory, processes, 100 if more else 3600)
+
+
+@pytest.mark.parametrize("way", ["variable", "file"])
+def test_paths_of_srts_settings_start_at_the_workspace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    folder = tmp_path / "ws"
+    folder.mkdir()
+    (folder / "private.txt").write_text("hunter2")
+    (tmp_path / "srt.json").write_text('{"filesystem": {"denyRead": ["./private.txt"]}}')
+    (tmp_path / "c.yaml").write_text("policy: srt.json\n")
+    monkeypatch.setenv("CASEMATE_POLICY", str(tmp_path / "srt.json"))
+    given: dict[str, Any] = {"audit": tmp_path / "audit.db", "workspace": folder}
+    made = sync.Sandbox.from_env(**given) if way == "variable" else sync.Sandbox.from_file(tmp_path / "c.yaml", **given)
+    with made as sandbox:
+        execution = sandbox.run("print(open('private.txt').read())")
+    assert not execution.ok
+    assert "hunter2" not in execution.stdout

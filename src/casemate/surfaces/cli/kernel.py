@@ -106,5 +106,5 @@ def _variables(settings: tuple[str, ...]) -> dict[str, str]:
         if not equals or known is None or known.variable is None:
             raise InvalidArgument("set", f"{setting!r} is not KEY=VALUE with a key of casemate config")
         variables[known.variable] = os.path.abspath(value) if key == "policy" else value
-    arguments_of_environment(variables)
+    arguments_of_environment(variables, {})
     return variables

@@ -126,7 +126,7 @@ async def _writable(fd: int) -> None:
 
 
 _LONGEST_LINE = 4096  # bytes of an answer; a terminal's line is not longer (termios(3), MAX_CANON)
-_MOST_FLUSHES, _NEXT_PIECE = 1000, 0.02  # at least a megabyte; seconds
+_MOST_FLUSHES, _NEXT_PIECE = 100, 0.02  # at least 400 kB; seconds
 _YES = (b"y", b"yes")
 _INPUT = 0
 

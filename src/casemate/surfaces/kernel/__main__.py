@@ -54,15 +54,14 @@ def main() -> None:
 
 def _arguments(workspace: str) -> dict[str, Any]:
     arguments: dict[str, Any] = {"limits": Limits(wall=_DAY)}
+    own = {} if workspace == "none" else {"workspace": os.getcwd(), "workspace_mode": workspace}
     if is_configured(os.environ):
         from casemate.api.settings import settings_of
 
-        said = settings_of(os.environ)
+        said = settings_of(os.environ, arguments={"workspace": own.get("workspace")})
         arguments |= said.sandbox_arguments(os.environ)
         arguments["limits"] = Limits(**{"wall": _DAY, **said.policy.limits, **said.limits})
-    if workspace != "none":
-        arguments |= {"workspace": os.getcwd(), "workspace_mode": workspace}
-    return arguments
+    return arguments | own
 
 
 async def _serve(sandbox: Sandbox, options: argparse.Namespace, questions: Questions) -> None:
