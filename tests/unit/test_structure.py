@@ -16,7 +16,7 @@ BUDGETS = {
     "execution": 4_200,
     "guest": 6_203,
     "host": 896,
-    "languages": 2_031,
+    "languages": 2_033,
     "model": 3_069,
     "operations": 3_338,
     "packages": 2_049,
@@ -42,15 +42,15 @@ BUDGETS = {
     "workspace+files+artifacts": 4_312,
 }
 BOUNDS = {
-    "lines of Python in src": 87_499,
-    "without docstrings, imports, comments and blanks": 56_782,
+    "lines of Python in src": 87_501,
+    "without docstrings, imports, comments and blanks": 56_784,
     "files": 508,
     "files of 40 lines or fewer": 61,
     "functions whose name is a participle or an adverb": 0,
     "class names in more than one file": 31,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 9,
-    "lines of tests": 85_696,
+    "lines of tests": 85_703,
 }
 # Classes with much the same fields, and why there are two.
 ALIKE = {

@@ -56,6 +56,8 @@ def _own() -> Interpreter:
     if not sys.executable:
         raise RuntimeMissing("python", "this Python does not know its own executable", remediation=_WANTED)
     executable = Path(sys.executable)
+    if ".." in executable.parts:  # as of ../venv/bin/python; no cell is shown such a path
+        executable = executable.parent.resolve() / executable.name
     chain = tuple(hops(executable))
     trees = [Path(sys.base_prefix), Path(sys.base_exec_prefix)]
     if sys.prefix != sys.base_prefix:

@@ -92,6 +92,13 @@ def test_the_version_of_that_python_needs_no_header_file(monkeypatch: pytest.Mon
     assert launch(os.path.realpath(sys.executable)).version == ".".join(str(part) for part in sys.version_info[:3])
 
 
+def test_a_python_started_through_a_parent_folder_runs_programs(tmp_path: Path) -> None:
+    code = "import sys; from casemate import sync\nwith sync.Sandbox(audit=sys.argv[1]) as s: print(s.run('1').status)"
+    command = [os.path.relpath(sys.executable, tmp_path), "-c", code, str(tmp_path / "audit.db")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "ok\n", done.stderr
+
+
 def test_the_hook_is_found_and_the_programs_children_get_the_same_python() -> None:
     env = launch(None).env
     assert env["PYTHONPATH"] == "/opt/casemate/python:/opt/casemate/modules"
